@@ -84,7 +84,7 @@ venv-ray: $(VENV)-ray/.ready  ## an environment with Ray
 
 test-ray: $(VENV)-ray/.ready  ## the tests of many machines, in that environment
 	$(VENV)-ray/bin/python -c 'import ray.cluster_utils'
-	$(VENV)-ray/bin/python -m pytest tests/cluster -m ray
+	$(VENV)-ray/bin/python -m pytest tests/launch -m ray
 
 # Chromium is the system's; axe and the driver come from npm. CHROMIUM=... names another browser.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
@@ -117,7 +117,7 @@ nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly
 
 nightly-ray: $(VENV)-ray/.ready  ## the long tests of many machines
-	$(VENV)-ray/bin/python -m pytest --nightly tests/cluster -m 'ray and nightly'
+	$(VENV)-ray/bin/python -m pytest --nightly tests/launch -m 'ray and nightly'
 
 # EasyR1 is not on PyPI: name a checkout in EASYR1, or its test is skipped.
 nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in an environment of its own

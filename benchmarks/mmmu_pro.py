@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
-from vlmrl.benchmarking.row_values import texts_of
+from vlmrl.benchmarking.rows import texts_of
 
 
 @dataclass(frozen=True)

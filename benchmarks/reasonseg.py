@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
-from vlmrl.benchmarking.row_values import box_of_mask
+from vlmrl.benchmarking.rows import box_of_mask
 
 
 @dataclass(frozen=True)

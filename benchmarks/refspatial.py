@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
-from vlmrl.benchmarking.row_values import mask_of
+from vlmrl.benchmarking.rows import mask_of
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
-from vlmrl.benchmarking.row_values import numbers_of
+from vlmrl.benchmarking.rows import numbers_of
 
 
 @dataclass(frozen=True)

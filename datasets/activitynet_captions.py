@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.video_annotations import spans_truth, video_named
+from vlmrl.data import demonstrations
+from vlmrl.data.annotations import spans_truth, video_named
+from vlmrl.data.card import Card
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Sample
-from vlmrl.system.atomic_files import read_json
+from vlmrl.system.files import read_json
 
 FILES = {"train": "train.json", "val": "val_1.json", "test": "val_2.json"}
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import audioset_labels, demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import annotations as audioset_labels
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from vlmrl.data.cards import demonstrations, row_rewards, typed_rows
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.typed_rows import Typing
+from vlmrl.data import demonstrations, layout_recognition, row_forms, typed_rows
+from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.rows import WHERE, narrowed
-from vlmrl.data.layouts import recognition
-from vlmrl.data.layouts.base import DataPlace, Layout
+from vlmrl.data.layout import DataPlace, Layout
+from vlmrl.data.typed_rows import Typing
 from vlmrl.schema import Sample
 
 
@@ -62,7 +61,7 @@ class Auto(Card):
         rows = layout.rows(self.place, split)
         if layout.reward_columns:
             few = narrowed(rows, layout.reward_columns)
-            row_rewards.check_all(few, layout.fields["rewards"], layout.rewards_of)
+            row_forms.check_all(few, layout.fields["rewards"], layout.rewards_of)
         return rows
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
@@ -100,7 +99,7 @@ class Auto(Card):
         return DataPlace(locate(self.path), None if self.root is None else Path(self.root))
 
     @functools.cached_property
-    def chosen(self) -> tuple[Layout, recognition.Match]:
+    def chosen(self) -> tuple[Layout, layout_recognition.Match]:
         """Return the layout of the path, and why it is that one.
 
         Raises:
@@ -108,7 +107,7 @@ class Auto(Card):
         """
         options = {"task": self.task, "question": self.question}
         given = {key: value for key, value in options.items() if value is not None}
-        return recognition.choose(self.place, self.layout, given)
+        return layout_recognition.choose(self.place, self.layout, given)
 
     def _typed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row under our keys, with what the options say of its boxes."""

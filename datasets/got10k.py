@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, BoxTrack, Demo, Media, Sample, Truth

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.demonstrations import cell_name
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
+from vlmrl.data.demonstrations import cell_name
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, DemoTurn, Frame, Media, Sample, Truth
 

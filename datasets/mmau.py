@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.multiple_choice import lettered
-from vlmrl.data.files.json_list import json_objects
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
+from vlmrl.data.files.text_rows import json_objects
+from vlmrl.data.multiple_choice import lettered
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Sample

@@ -6,7 +6,7 @@ Source: the layout of this project's example data (examples/data/README.md). One
 and where they apply `boxes` ([x1, y1, x2, y2] in pixels of the upright image), `labels`, `count`,
 `width`, `height`, `image_index` (which image the boxes are in, from 0), `span` ([start, end] in
 seconds), `options` (texts); `system` and `history` for a conversation
-(`vlmrl.data.cards.conversation`).
+(`vlmrl.data.row_forms`).
 
 The truth of a row is what its question asks for, as its answer shows: a box list means boxes, a
 `span` a span, an integer next to `count` a number, one of the options that the row states a choice,
@@ -19,7 +19,7 @@ A row states options under the key `options` or `choices` (a list, or "(A) cat (
 not list are put under it. Letters that the question does not ask for make no choice.
 
 Rows of Video-R1, R1-AQA and VideoChat-R1 (grounded questions) are read under their own keys
-(`vlmrl.data.cards.column_aliases`).
+(`vlmrl.data.row_forms`).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vlmrl.data.cards import conversation, demonstrations, multiple_choice
-from vlmrl.data.cards.box_checks import check_inside
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.column_aliases import under_our_keys
+from vlmrl.data import demonstrations, multiple_choice, row_forms
+from vlmrl.data.annotations import check_inside
+from vlmrl.data.card import Card
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import VARIANT, WHERE, Rows, RowsView, Variants
+from vlmrl.data.row_forms import under_our_keys
 from vlmrl.errors import UserError
 from vlmrl.media import augmentation
 from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import decode
-from vlmrl.media_types import PilImage
 from vlmrl.schema import Box, Demo, Frame, Media, MediaKind, Sample, Truth
+from vlmrl.schema.media import PilImage
 from vlmrl.truths import json_form
 
 _PIXELS = r"\[x1, y1, x2, y2\] in pixels"
@@ -156,8 +156,8 @@ class Records(Card):
                 row, Demo(text=truth.choice, evidence=truth.spans) if grounded else demo
             ),
             meta=meta,
-            system=conversation.read_system(row.get("system")),
-            history=conversation.read_history(row.get("history"), self._folder),
+            system=row_forms.read_system(row.get("system")),
+            history=row_forms.read_history(row.get("history"), self._folder),
         )
 
     def media_root(self) -> str:

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.demonstrations import cell_name, loosened
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
+from vlmrl.data.demonstrations import cell_name, loosened
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Media, Sample, Truth
 from vlmrl.system.seeds import uniform

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from PIL import Image, ImageDraw
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Frame, Media, Sample, Truth
 

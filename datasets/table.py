@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.data.cards import demonstrations, row_rewards, typed_rows
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.typed_rows import COLUMNS, PLACES, TAG, Typing
+from vlmrl.data import demonstrations, row_forms, typed_rows
+from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, cell, paths
+from vlmrl.data.typed_rows import COLUMNS, PLACES, TAG, Typing
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Sample
@@ -93,7 +93,7 @@ class Table(Card):
         rows = self._open(split)
         self._check_columns(rows)
         if "rewards" in self.columns:
-            row_rewards.check_all(rows, self.columns["rewards"])
+            row_forms.check_all(rows, self.columns["rewards"])
         return rows
 
     def _open(self, split: str) -> Sequence[Mapping[str, Any]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.answers.parsing import is_number
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
-from vlmrl.data.files.json_lines import JsonlRows
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.text_rows import JsonlRows
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Media, Sample, Truth

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Demo, Frame, Media, Sample, Span, Truth
 from vlmrl.system.seeds import uniform

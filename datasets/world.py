@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from vlmrl import plugins
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
-from vlmrl.media_types import PilImage
 from vlmrl.schema import Demo, DemoTurn, Frame, Media, Sample, Truth
+from vlmrl.schema.media import PilImage
 from vlmrl.system.seeds import seed_of, uniform
 
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}

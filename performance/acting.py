@@ -17,7 +17,7 @@ from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import lifecycle
-from vlmrl.system.atomic_files import read_json
+from vlmrl.system.files import read_json
 
 COLUMNS = {
     "look_twice": {

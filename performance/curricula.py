@@ -18,7 +18,7 @@ from learning import CONFIGS, Curve, curve, over_seeds, start, tell
 from tables import head
 
 from vlmrl import config
-from vlmrl.commands.curricula.rate import rate
+from vlmrl.features.curate.rate import rate
 
 CONFIG = "difficulty_mixed"
 WAYS = {

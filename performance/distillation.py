@@ -30,7 +30,7 @@ from vlmrl.engines.base import Sampling
 from vlmrl.forward.packing import pack
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.schema import Advantages
-from vlmrl.system.atomic_files import read_json
+from vlmrl.system.files import read_json
 
 SAMPLES = 4
 DISTILL = "algorithm=on_policy_distillation"

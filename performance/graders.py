@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import ray
 
-from vlmrl.cluster.graders import RESOURCE, RayPool, start_graders
 from vlmrl.config import RewardConfig
+from vlmrl.features.launch.graders import RESOURCE, RayPool, start_graders
 from vlmrl.schema import Box, Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring.calls import _call
 from vlmrl.scoring.reward_components import Spec, resolve

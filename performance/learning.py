@@ -12,7 +12,7 @@ import numpy as np
 from vlmrl import config
 from vlmrl.assemble import lifecycle
 from vlmrl.runs import run_folder
-from vlmrl.system.atomic_files import read_json
+from vlmrl.system.files import read_json
 
 CONFIGS = Path(__file__).parent / "configs"
 Curve = dict[int, dict[str, Any]]

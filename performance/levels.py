@@ -16,8 +16,8 @@ from tables import head
 
 from vlmrl import config, plugins
 from vlmrl.answers import templates
-from vlmrl.audit.reference_answers import lay_out
 from vlmrl.data.source import open_held_out, open_source
+from vlmrl.features.verify.reference_answers import lay_out
 from vlmrl.schema import Frame, Sample
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.truths import prompting

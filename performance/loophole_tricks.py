@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
 from vlmrl import plugins
-from vlmrl.data.cards import demonstrations
-from vlmrl.data.cards.card import Card
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
 from vlmrl.schema import Demo, Frame, Sample, Truth
 
 Trick = Literal["any integer", "chain", "copied question", "no tags", "repeated boxes"]

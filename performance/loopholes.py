@@ -26,7 +26,7 @@ from tables import head
 
 from vlmrl import config
 from vlmrl.assemble import build, lifecycle
-from vlmrl.monitoring.loopholes.alarms import REWARD, SIGNALS, WINDOW
+from vlmrl.monitoring.loopholes import REWARD, SIGNALS, WINDOW
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.runs import run_folder
 

@@ -33,7 +33,7 @@ import msgspec
 from vlmrl.config import tree
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 ROOT = Path(__file__).parents[1]
 
@@ -370,7 +370,7 @@ def reproduce(records: Mapping[str, Record], root: Path, out: Path) -> Iterator[
             print(f"{name}: about {record.minutes:g} CPU minutes", file=sys.stderr, flush=True)
         for outcome in _outcomes(name, record, root, out / name):
             out.mkdir(parents=True, exist_ok=True)
-            atomic_files.append_line(out / "outcomes.jsonl", asdict(outcome))
+            files.append_line(out / "outcomes.jsonl", asdict(outcome))
             yield outcome
 
 

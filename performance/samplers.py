@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from vlmrl import plugins
-from vlmrl.data.draw_plan import DrawPlan
-from vlmrl.samplers.base import AdaptiveSampler, SeenRewards, SourceRows
+from vlmrl.data.loader import DrawPlan
+from vlmrl.data.sampler import AdaptiveSampler, SeenRewards, SourceRows
 
 SAMPLERS: dict[str, dict[str, Any]] = {
     "mixture": {},

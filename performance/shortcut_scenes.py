@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 from PIL import Image, ImageDraw
 
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.caption_sufficiency import describe
 from vlmrl.schema import Demo, Frame, Media, Sample, Tag, Template, Truth
-from vlmrl.strategies.caption_sufficiency import describe
 from vlmrl.truths import prompting
 
 CELL = 7

@@ -213,9 +213,9 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
     from vlmrl.policy.policy import Policy
     from vlmrl.runs.run_log import RunLog
     from vlmrl.scoring.scorer import Scorer
-    from vlmrl.strategies.base import RunParts
     from vlmrl.system.timers import PhaseTimers
     from vlmrl.training.rollout_queue import RolloutQueue
+    from vlmrl.training.strategy import RunParts
     from vlmrl.training.trainer import Trainer
 
     rollout = {"prompts": case.prompts, "group_size": case.group, "max_tokens": case.completion}

@@ -31,13 +31,12 @@ from update import Ways, cpu_seconds
 from vlmrl.answers import templates
 from vlmrl.forward.logprobs import Sharing
 from vlmrl.forward.packing import pack
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tools import PolicyTurn, Toolbox
+from vlmrl.interaction.tools import AskedCall, PolicyTurn, Toolbox
 from vlmrl.interaction.trail import Trail
+from vlmrl.parts.tools.crop import Crop
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Completion, MicroBatch, Prompt, PromptBatch, Rollouts
-from vlmrl.tools.crop import Crop
 
 CROP = 224
 """Pixels of a side of what becomes 64 tokens."""

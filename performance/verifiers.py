@@ -25,7 +25,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit.reference_answers import examples, lay_out, state_honestly
+from vlmrl.features.verify.reference_answers import examples, lay_out, state_honestly
 from vlmrl.schema import Box, Completion, Frame, Sample, Truth
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result

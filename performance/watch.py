@@ -23,10 +23,10 @@ import psutil
 from PIL import Image
 from starlette.testclient import TestClient
 
-from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
 from vlmrl.config import load
+from vlmrl.features.report.watch_server import WatchedRuns, build_watch_app
 from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 METRICS = """
 reward/mean source/shapes/reward reward/box_iou source/shapes/box_iou reward/format
@@ -88,7 +88,7 @@ def sample_of(number: int, step: int) -> dict[str, object]:
 
 def make_run(folder: Path, steps: int) -> None:
     run_folder.write_config(folder, load("quickstart", [f"run.steps={2 * steps}"]))
-    atomic_files.write_lines(run_folder.metrics_path(folder), map(line_of, range(1, steps + 1)))
+    files.write_lines(run_folder.metrics_path(folder), map(line_of, range(1, steps + 1)))
     media = run_folder.media_folder(folder)
     media.mkdir(parents=True)
     for number in range(40):
@@ -109,7 +109,7 @@ def make_run(folder: Path, steps: int) -> None:
         {**sample_of(n, steps), "completions": sample_of(n, steps)["completions"] * 8}
         for n in range(16)
     ]
-    atomic_files.write_lines(run_folder.rollouts_path(folder, steps), groups)
+    files.write_lines(run_folder.rollouts_path(folder, steps), groups)
 
 
 def main() -> None:
@@ -141,9 +141,7 @@ def main() -> None:
         print(f"fit of compute, beside the page: {time.process_time() - begin:.3f} CPU s more")
         process, spent, held = psutil.Process(), [], []
         for number in range(given.appends):
-            atomic_files.append_line(
-                run_folder.metrics_path(folder), line_of(given.steps + number + 1)
-            )
+            files.append_line(run_folder.metrics_path(folder), line_of(given.steps + number + 1))
             spent.append(ask()[0])
             if number % 100 == 0:
                 gc.collect()

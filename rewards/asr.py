@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from vlmrl.answers import ngrams
+from vlmrl.answers import text
 from vlmrl.answers.geometry import Array
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 MAX_WORDS = 2000
 """Longest answer that is compared."""
@@ -58,10 +57,10 @@ class Bmas(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""
         assert truth.text is not None
-        found = ngrams.tokens(answer)
+        found = text.tokens(answer)
         if len(found) > MAX_WORDS:
             return Verdict(0.0, note=f"answer longer than {MAX_WORDS} words")
-        scores = [self._similarity(found, ngrams.tokens(accepted)) for accepted in truth.text]
+        scores = [self._similarity(found, text.tokens(accepted)) for accepted in truth.text]
         return Verdict(max(scores), answer=answer)
 
     def _similarity(self, found: list[str], right: list[str]) -> float:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import geometry, parsing, text
-from vlmrl.answers.benchmark_rules import VERSIONS, Harness, places
+from vlmrl.benchmark_rules import VERSIONS, Harness, places
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

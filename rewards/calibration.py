@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
 from vlmrl.schema import AnswerForm, Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 _STATED = re.compile(r"<confidence>\s{0,9}([0-9]{1,3}(?:\.[0-9]{1,9})?)\s?(%?)\s{0,9}</confidence>")
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.answers import parsing, text
-from vlmrl.answers.benchmark_rules import VERSIONS, Harness, free_text
+from vlmrl.benchmark_rules import VERSIONS, Harness, words
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 _NUMBER = re.compile(r"[$€£]?\s?[-+]?[0-9][0-9,]{0,30}(?:\.[0-9]{1,20})?\s?%?")
 _YEAR = re.compile(r"(?:1[89]|20)[0-9]{2}")
@@ -54,7 +53,7 @@ class Chart(AnswerVerifier):
         assert truth.text is not None
         if self.official:
             right = any(
-                free_text.relaxed(answer, accepted, self.official, self.tolerance)
+                words.relaxed(answer, accepted, self.official, self.tolerance)
                 for accepted in truth.text
             )
             return Verdict(float(right), answer=answer, note=VERSIONS[self.official])

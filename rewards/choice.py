@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import choices, geometry, parsing, text
+from vlmrl.answers import geometry, parsing, text
 from vlmrl.schema import Completion, Span, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Choice(AnswerVerifier):
 
     def _pick(self, answer: str, truth: Truth) -> Verdict:
         """Compare the picked option with the right one."""
-        picked, note = choices.read_choice(answer, truth.options)
+        picked, note = parsing.read_choice(answer, truth.options)
         right = _letter(truth)
         if right is None:  # the truth is a text without options to choose from
             assert truth.choice is not None
@@ -89,7 +88,7 @@ def _iop(found: Sequence[Span], right: Sequence[Span]) -> float:
 def _letter(truth: Truth) -> str | None:
     """Return the letter of the right option, or None if the truth is a text and there are no options."""
     assert truth.choice is not None
-    letter = choices.letter_of(truth.choice, truth.options)
+    letter = parsing.letter_of(truth.choice, truth.options)
     if letter is None and truth.options:
         raise ValueError(f"the right choice {truth.choice!r} is none of {truth.options!r}")
     return letter

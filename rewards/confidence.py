@@ -8,10 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from vlmrl.answers import geometry, parsing
-from vlmrl.answers.matching import agreement, pairs
+from vlmrl.answers.geometry import agreement, pairs
 from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ import numpy as np
 
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.average_precision import average_precision
-from vlmrl.answers.geometry import Array
-from vlmrl.answers.matching import How, agreement, pairs
+from vlmrl.answers.geometry import Array, How, agreement, pairs
 from vlmrl.schema import AnswerForm, Box, Completion, Frame, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 Part = Literal[
     "iou", "truth_iou", "pair_iou", "f1", "precision", "recall", "criterion_recall", "completeness",

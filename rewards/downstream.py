@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import NamedModel
-from vlmrl.named_models.content import media_parts
+from vlmrl.named_models.asked import media_parts
 from vlmrl.named_models.opened import open_model
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges import asking
-from vlmrl.scoring.judges.criteria import read_object
+from vlmrl.scoring import model_judge
+from vlmrl.scoring.model_judge import read_object
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.truths import prompting
@@ -104,7 +104,7 @@ class Downstream(Verifier):
         """Ask the frozen model with the hint, and score what it answers."""
         if not self.applies_to(sample):
             return Verdict.not_applicable(f"the truth has no {self._inner.describe_needs()}")
-        hint = asking.part_of(completion, self.part)
+        hint = model_judge.part_of(completion, self.part)
         if not hint:
             return Verdict(0.0, note=f"no {self.part}")
         if self.media and seen is None and sample.media:
@@ -142,7 +142,7 @@ class Downstream(Verifier):
         data = {"question": question, "hint": hint[: self.max_chars]}
         shown = media_parts(seen.media, seen.frames) if self.media and seen else ()
         return {
-            "messages": asking.messages(rules, data, shown),
+            "messages": model_judge.messages(rules, data, shown),
             "temperature": 0.0,
             "max_tokens": self.max_tokens,
         }

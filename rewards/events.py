@@ -10,11 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from vlmrl.answers import geometry, parsing, text
-from vlmrl.answers.geometry import Array
-from vlmrl.answers.matching import agreement, pairs
+from vlmrl.answers.geometry import Array, agreement, pairs
 from vlmrl.schema import Completion, Span, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

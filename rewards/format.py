@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing, templates
 from vlmrl.schema import AnswerForm, Completion, Frame, Sample, Template, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 Content = Literal["any", "boxes", "points", "spans", "number", "json"]
 

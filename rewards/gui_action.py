@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.schema import Completion, Point, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import json
 from dataclasses import dataclass
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges import asking
-from vlmrl.scoring.judges.criteria import (
+from vlmrl.scoring import model_judge
+from vlmrl.scoring.model_judge import (
     Criterion,
+    ModelJudge,
     aggregate,
     check_criteria,
     check_scale,
     read_scores,
 )
-from vlmrl.scoring.judges.model_judge import ModelJudge
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
 _RULES = """You grade a candidate's answer. {task}
@@ -86,7 +86,7 @@ class Judge(ModelJudge):
                 self._rules(names), data, shown, lambda reply: read_scores(reply, names, self.scale)
             )
         except (Unavailable, Invalid) as error:
-            return Verdict.failed(asking.describe_failure(error))
+            return Verdict.failed(model_judge.describe_failure(error))
         if not self.rubric:
             return Verdict(scores["score"], answer=completion.answer, note=reason)
         total, vetoed = aggregate(self.rubric, scores)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges import asking
-from vlmrl.scoring.judges.criteria import check_scale, read_scores
-from vlmrl.scoring.judges.model_judge import ModelJudge
+from vlmrl.scoring import model_judge
+from vlmrl.scoring.model_judge import ModelJudge, check_scale, read_scores
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
@@ -84,7 +83,7 @@ class JudgeListwise(ModelJudge, GroupVerifier):
             try:
                 scores, reason = self._ask(names, sample, [*self.shows(seen), *marked])
             except (Unavailable, Invalid) as error:
-                fault = asking.describe_failure(error)
+                fault = model_judge.describe_failure(error)
         return [self._verdict(names.get(text), scores, fault, reason) for text in texts]
 
     def _marked(

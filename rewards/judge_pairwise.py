@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges import asking, pairs
-from vlmrl.scoring.judges.pair_judge import PairJudge
-from vlmrl.scoring.judges.pairs import Better, PairJudgement
+from vlmrl.scoring import model_judge, pair_judge
+from vlmrl.scoring.pair_judge import Better, PairJudge, PairJudgement
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.system.seeds import seed_of, uniform
@@ -107,8 +106,8 @@ class JudgePairwise(PairJudge, GroupVerifier):
 
     def _pairs(self, size: int, seed: int) -> list[Pair]:
         if self.against == "reference":
-            return pairs.against_one(size, seed)
-        return pairs.each_other(size, self.opponents, seed)
+            return pair_judge.against_one(size, seed)
+        return pair_judge.each_other(size, self.opponents, seed)
 
     def _compare(
         self, asked: Sequence[Pair], ask: Callable[[int, int], Better]
@@ -142,7 +141,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
                 return Verdict.failed(one)
         outcomes = [_outcome(pair, texts, found) * (1 if pair[0] == g else -1) for pair in own]
         paid = [{1: win, 0: tie, -1: loss}[outcome] for outcome in outcomes]
-        parts = pairs.pair_parts([one for one in asked if isinstance(one, PairJudgement)])
+        parts = pair_judge.pair_parts([one for one in asked if isinstance(one, PairJudgement)])
         note = ", ".join(f"{outcomes.count(n)} {what}" for n, what in _WORDS.items())
         return Verdict(sum(paid) / len(paid), parts, note=note)
 
@@ -168,4 +167,4 @@ def _read(straight: Future[Better], swapped: Future[Better]) -> PairJudgement | 
     try:
         return PairJudgement(straight.result(), swapped.result())
     except (Unavailable, Invalid) as error:
-        return asking.describe_failure(error)
+        return model_judge.describe_failure(error)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import choices, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Labels(AnswerVerifier):
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no true labels: declare the truth none if there are none")
-        names, note = choices.read_names(answer)
+        names, note = parsing.read_names(answer)
         stated = set(names)
         hits = len(stated & right)
         wrong = len(stated - right)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import CorrectnessVerifier, num_tokens
+from vlmrl.scoring.verifier import CorrectnessVerifier, Laws, num_tokens
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier, num_tokens
+from vlmrl.scoring.verifier import Laws, Verifier, num_tokens
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 MAX_CHARS = 1000
 """Longest answer that is read as one expression."""

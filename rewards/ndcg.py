@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import choices, text
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Ndcg(AnswerVerifier):
         right = {text.label(name) for name in truth.labels or ()}
         if not right:
             raise ValueError("no relevant labels: declare the truth none if there are none")
-        ranked, note = choices.read_names(answer)
+        ranked, note = parsing.read_names(answer)
         top = self.top if isinstance(self.top, int) else len(right)
         counted = ranked if self.top == "all" else ranked[:top]
         places = [k for k, name in enumerate(counted, start=1) if name in right]

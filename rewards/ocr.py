@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import text
-from vlmrl.answers.benchmark_rules import VERSIONS, Harness, free_text
+from vlmrl.benchmark_rules import VERSIONS, Harness, words
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Ocr(AnswerVerifier):
         """Compare with every accepted text; the best counts."""
         assert truth.text is not None
         if self.official:
-            score = free_text.anls(answer, truth.text, self.cut)
+            score = words.anls(answer, truth.text, self.cut)
             return Verdict(score, answer=answer, note=VERSIONS[self.official])
         found = self._form(answer)
         score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)

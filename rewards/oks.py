@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from vlmrl.answers import geometry
-from vlmrl.answers.matching import agreement
+from vlmrl.answers.geometry import agreement
 from vlmrl.schema import Completion, Frame, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 from vlmrl.truths import keypoints
 from vlmrl.truths.keypoints import Instance
 

@@ -9,11 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from vlmrl.answers import geometry, masks, parsing
-from vlmrl.answers.benchmark_rules import VERSIONS, Harness, places
+from vlmrl.benchmark_rules import VERSIONS, Harness, places
 from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
 from vlmrl.schema import Point as UnitPoint
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

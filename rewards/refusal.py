@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import choices, parsing
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Refusal(Verifier):
 
     laws: ClassVar[Laws] = Laws(truth=("none",), best="I don't know")
 
-    phrases: tuple[str, ...] = choices.REFUSALS
+    phrases: tuple[str, ...] = parsing.REFUSALS
     """What counts as declining, as the whole answer."""
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
@@ -43,10 +42,10 @@ class Refusal(Verifier):
         answer, truth = completion.answer, sample.truth
         if answer is None:
             return Verdict(0.0, note="no answer")
-        declines = choices.declines(answer, self.phrases)
+        declines = parsing.declines(answer, self.phrases)
         if truth.none:
             return Verdict(float(declines or parsing.says_nothing(answer)), answer=answer)
-        if any(choices.declines(accepted, self.phrases) for accepted in truth.text or ()):
+        if any(parsing.declines(accepted, self.phrases) for accepted in truth.text or ()):
             return Verdict(float(declines), answer=answer)
         if declines:
             return Verdict(0.0, answer=answer, note="declines a question with an answer")

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing
 from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 MRA_LEVELS = tuple(0.5 + 0.05 * k for k in range(10))
 

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 MAX_WORDS = 10_000
 """Words that are looked at; a longer text scores by its first ones."""

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from vlmrl.answers import text
 from vlmrl.schema import AnswerForm, Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 
 @dataclass(frozen=True)

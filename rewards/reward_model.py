@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from vlmrl.named_models.content import text_part, turn_parts
+from vlmrl.named_models.asked import text_part, turn_parts
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges.asking import part_of
-from vlmrl.scoring.judges.named import AskingVerifier, finite, read_json
-from vlmrl.scoring.laws import Laws
+from vlmrl.scoring.model_judge import part_of
+from vlmrl.scoring.named_judge import AskingVerifier, finite, read_json
+from vlmrl.scoring.verifier import Laws
 
 
 @dataclass(frozen=True)

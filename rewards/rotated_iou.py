@@ -10,10 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from vlmrl.answers import geometry
-from vlmrl.answers.matching import agreement
+from vlmrl.answers.geometry import agreement
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 from vlmrl.truths import rotated_boxes
 from vlmrl.truths.rotated_boxes import Corner, RotatedBox
 

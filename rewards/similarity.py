@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Literal
 from scipy.special import softmax
 
 from vlmrl.answers.text import normalised
-from vlmrl.media_types import PilImage, Video
-from vlmrl.named_models.content import frames_of, image_part, text_part
+from vlmrl.named_models.asked import frames_of, image_part, text_part
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring.judges.asking import part_of
-from vlmrl.scoring.judges.named import AskingVerifier, finite, read_json
-from vlmrl.scoring.laws import Laws
+from vlmrl.schema.media import PilImage, Video
+from vlmrl.scoring.model_judge import part_of
+from vlmrl.scoring.named_judge import AskingVerifier, finite, read_json
+from vlmrl.scoring.verifier import Laws
 from vlmrl.system.chat_endpoint import Invalid
 
 

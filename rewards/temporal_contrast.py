@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.control_group import SHUFFLED_REWARDS, SHUFFLED_SCORES
-from vlmrl.scoring.verifier import CorrectnessVerifier
+from vlmrl.scoring.verifier import SHUFFLED_REWARDS, SHUFFLED_SCORES, CorrectnessVerifier
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import geometry, parsing
-from vlmrl.answers.benchmark_rules import VERSIONS, Harness, spans
+from vlmrl.benchmark_rules import VERSIONS, Harness, spans
 from vlmrl.schema import AnswerForm, Completion, Span, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

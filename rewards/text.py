@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import ngrams
+from vlmrl.answers import text
 from vlmrl.answers import text as words
 from vlmrl.schema import Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,24 @@ class Text(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""
         assert truth.text is not None
-        cut = words.squad_tokens if self.measure == "token_f1" else ngrams.tokens
+        cut = words.squad_tokens if self.measure == "token_f1" else text.tokens
         found, rights = cut(answer), [cut(accepted) for accepted in truth.text]
         if self.measure == "bleu":
-            return Verdict(ngrams.bleu(found, rights), answer=answer)
+            return Verdict(text.bleu(found, rights), answer=answer)
         measure = _MEASURES[self.measure]
         return Verdict(max(measure(found, right) for right in rights), answer=answer)
 
 
 def _mean_rouge(found: list[str], right: list[str]) -> float:
     return (
-        ngrams.rouge(found, right, 1)
-        + ngrams.rouge(found, right, 2)
-        + ngrams.rouge_longest(found, right)
+        text.rouge(found, right, 1) + text.rouge(found, right, 2) + text.rouge_longest(found, right)
     ) / 3
 
 
 _MEASURES: dict[str, Callable[[list[str], list[str]], float]] = {
     "rouge": _mean_rouge,
-    "rouge1": lambda found, right: ngrams.rouge(found, right, 1),
-    "rouge2": lambda found, right: ngrams.rouge(found, right, 2),
-    "rougeL": ngrams.rouge_longest,
-    "token_f1": lambda found, right: ngrams.rouge(found, right, 1),
+    "rouge1": lambda found, right: text.rouge(found, right, 1),
+    "rouge2": lambda found, right: text.rouge(found, right, 2),
+    "rougeL": text.rouge_longest,
+    "token_f1": lambda found, right: text.rouge(found, right, 1),
 }

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from vlmrl.answers import templates
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 
 @dataclass(frozen=True)

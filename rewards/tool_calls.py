@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from vlmrl.answers import literals, parsing
+from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 
 BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 MAX_CALLS = 64
@@ -135,6 +134,6 @@ def _read(completion: Completion) -> list[Call] | None:
 
 
 def _object(text: str) -> Mapping[str, Any] | None:
-    if len(text) > literals.MAX_CHARS:
+    if len(text) > parsing.MAX_CHARS:
         return None
     return parsing.fields(text)[0]

@@ -9,8 +9,7 @@ from typing import ClassVar
 from vlmrl import schema
 from vlmrl.answers import geometry, parsing
 from vlmrl.schema import Box, Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)

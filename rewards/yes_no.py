@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.answers import choices
+from vlmrl.answers import parsing
 from vlmrl.schema import AnswerForm, Completion, Truth, Verdict
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import AnswerVerifier
+from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class YesNo(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare what the answer says with the truth."""
         stated = truth.choice if truth.text is None else truth.text[0]
-        right, why = choices.read_yes_no(stated or "")
+        right, why = parsing.read_yes_no(stated or "")
         if right is None:
             raise ValueError(f"the truth {stated!r} says {why}")
-        said, note = choices.read_yes_no(answer)
+        said, note = parsing.read_yes_no(answer)
         return Verdict(float(said == right), answer=said, note=note)

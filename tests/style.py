@@ -35,7 +35,7 @@ from vlmrl import config, plugins  # noqa: E402
 from vlmrl.cli.app import app  # noqa: E402
 from vlmrl.config import Config  # noqa: E402
 from vlmrl.config import tree as configs  # noqa: E402
-from vlmrl.runs import metric_glossary as glossary  # noqa: E402
+from vlmrl.runs import metrics as glossary  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -742,7 +742,7 @@ def is_key(path: list[str], section: Any = Config, kind: str = "") -> bool:
 @functools.cache
 def part_fields(kind: str) -> set[str]:
     """The options of all parts of a kind and of their bases, read without an import."""
-    folders = [plugins.KINDS[kind], "vlmrl.scoring"]
+    folders = [plugins.KINDS[kind], "vlmrl.scoring", "vlmrl.algorithms"]
     return {
         child.target.id
         for module in modules()

@@ -13,7 +13,7 @@ from helpers.small_recipes import small
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.assemble.sources import open_training, with_audio
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.config import load
 from vlmrl.config.tree import shipped
 

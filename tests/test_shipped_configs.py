@@ -10,7 +10,7 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.config import load
 from vlmrl.config.tree import shipped
 from vlmrl.data.source import open_source

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.photo_layouts import write_photos
 from vlmrl.assemble import lifecycle
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.config import load
 from vlmrl.data.source import open_source
 

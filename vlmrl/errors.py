@@ -1,6 +1,20 @@
 """What the user can fix, which the CLI prints as one line with exit code 2; and what a run has lost."""
 
-__all__ = ["LostEngine", "LostRank", "MediaError", "MissingExtra", "NotFinite", "UserError"]
+from __future__ import annotations
+
+# --------------------------------------------------------------------------------------------------
+# Exit codes of the command line; 0 is success.
+
+
+FAILED = 1
+"""A check says no, or vlmrl itself failed."""
+MISTAKE = 2
+"""A mistake of the user's: arguments, config or data."""
+INTERRUPTED = 130
+"""Ctrl-C; a run has been saved."""
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 class UserError(Exception):

@@ -30,34 +30,20 @@ import pydantic
 
 from vlmrl.errors import UserError
 
-__all__ = [
-    "KINDS",
-    "build",
-    "check",
-    "class_name",
-    "import_files",
-    "load",
-    "names",
-    "nearest",
-    "options_of",
-    "stated",
-    "user_files",
-]
-
 KINDS = {
     "verifier": "vlmrl.rewards",
     "card": "vlmrl.datasets",
-    "layout": "vlmrl.data.layouts",
+    "layout": "vlmrl.parts.layouts",
     "benchmark": "vlmrl.benchmarks",
     "truth": "vlmrl.truths",
-    "family": "vlmrl.models",
+    "family": "vlmrl.parts.families",
     "engine": "vlmrl.engines",
-    "algorithm": "vlmrl.algorithms",
-    "tracker": "vlmrl.trackers",
-    "sampler": "vlmrl.samplers",
-    "strategy": "vlmrl.strategies",
-    "tool": "vlmrl.tools",
-    "environment": "vlmrl.environments",
+    "algorithm": "vlmrl.parts.algorithms",
+    "tracker": "vlmrl.parts.trackers",
+    "sampler": "vlmrl.parts.samplers",
+    "strategy": "vlmrl.parts.strategies",
+    "tool": "vlmrl.parts.tools",
+    "environment": "vlmrl.parts.environments",
 }
 
 

@@ -14,7 +14,7 @@ from python_files import assigned, parse
 from tables import code, escape, header, link_paper, link_part, row
 
 from vlmrl import plugins
-from vlmrl.commands.list_parts import first_sentence
+from vlmrl.features.check.list_parts import first_sentence
 
 ROOT = Path(__file__).parents[2]
 SEAMS = (

@@ -18,10 +18,10 @@ from tables import code, escape, header, row
 from vlmrl.benchmarking.base import Benchmark, Official
 
 ROOT = Path(__file__).parents[2]
-SCORERS = ROOT / "vlmrl/benchmarking/scorers"
+SCORERS = ROOT / "vlmrl/benchmarking/scorers.py"
 REFERENCE = ROOT / "tests/reference"
 FIXTURES = ROOT / "tests/data/benchmarks"
-RULES = ROOT / "vlmrl/answers/benchmark_rules"
+RULES = ROOT / "vlmrl/benchmark_rules"
 
 
 def describe(name: str, benchmark: type[Benchmark]) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _replayed_tasks() -> frozenset[str]:
 def _rules_by_scorer() -> Mapping[str, tuple[str, ...]]:
     """Return scorer -> the rules that it calls, in its own lines and in the functions of its file."""
     found: dict[str, tuple[str, ...]] = {}
-    for file in sorted(SCORERS.glob("*.py")):
+    for file in (SCORERS,):
         helpers = {n.name: n for n in parse(file).body if isinstance(n, ast.FunctionDef)}
         for name, scorers in assigned(file).items():
             if "SCORERS" in name and isinstance(scorers, ast.Dict):
@@ -175,7 +175,7 @@ def _reached(node: ast.AST, helpers: Mapping[str, ast.FunctionDef]) -> frozenset
 
 @functools.cache
 def _rule_names() -> frozenset[str]:
-    nodes = (n for f in (*RULES.rglob("*.py"), SCORERS / "found_boxes.py") for n in parse(f).body)
+    nodes = (n for f in (*RULES.rglob("*.py"), SCORERS) for n in parse(f).body)
     return frozenset(
         node.name
         for node in nodes

@@ -56,8 +56,8 @@ def check_command(words: Sequence[str]) -> None:
     """
     import typer
 
+    from vlmrl.assemble.validate import load_valid
     from vlmrl.cli.app import app
-    from vlmrl.commands.validate import load_valid
     from vlmrl.errors import UserError
 
     command: Any = typer.main.get_command(app)
@@ -82,7 +82,7 @@ def check_configs(script: str) -> None:
     Raises:
         UserError: a config that is gone or not valid.
     """
-    from vlmrl.commands.validate import load_valid
+    from vlmrl.assemble.validate import load_valid
 
     for name in sorted(set(configs_of((ROOT / script).read_text(encoding="utf-8")))):
         own = ROOT / "performance/configs" / f"{name}.yaml"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tables import code, escape, header, row
 
-from vlmrl.commands.importing.tables import EASYR1_RULES, HF_RULES, Rule
+from vlmrl.features.import_config.tables import EASYR1_RULES, HF_RULES, Rule
 
 TRIED: tuple[Any, ...] = ("lora", ["accuracy"])
 """Values of which a rule of several keys says what they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tables import code, header, row
 
-from vlmrl.runs import metric_glossary as glossary
+from vlmrl.runs import metrics as glossary
 
 INTRODUCTION = """# Metrics
 

@@ -17,9 +17,9 @@ from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit.constant_answer import find_best
-from vlmrl.commands.list_parts import first_sentence
-from vlmrl.samplers.base import AdaptiveSampler
+from vlmrl.data.sampler import AdaptiveSampler
+from vlmrl.features.check.list_parts import first_sentence
+from vlmrl.features.verify.constant_answer import find_best
 from vlmrl.schema import Frame, Sample, Verdict
 from vlmrl.scoring.combine import guard
 

@@ -8,9 +8,9 @@ from typing import Any
 from tables import code, header, row
 
 from vlmrl.config import Config
-from vlmrl.planning.layouts import as_overrides
-from vlmrl.planning.planner import Planner, PromptContent, RatedLayout, find_verdicts
-from vlmrl.planning.published import Assumptions, gpu
+from vlmrl.features.plan.layouts import as_overrides
+from vlmrl.features.plan.planner import Planner, PromptContent, RatedLayout, find_verdicts
+from vlmrl.features.plan.published import Assumptions, gpu
 
 SIZES = ("3B", "7B", "32B", "72B")
 GPUS = (8, 64, 256, 1024)

@@ -20,8 +20,8 @@ from gpu_day.day import OFF, ON, Day, cells
 from gpu_day.device import attempt, measure
 from gpu_day.parity import logprobs
 from gpu_day.report import Row
-from vlmrl import attention as attention_parts
-from vlmrl.forward import shared_forward
+from vlmrl.forward import shared
+from vlmrl.models import attention as attention_parts
 from vlmrl.policy.policy import Policy
 
 aten = torch.ops.aten
@@ -106,9 +106,9 @@ matrices_backward = partial(attention_parts.attend_backward, fused=False)
 @contextmanager
 def attending(forward: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
     """Let the shared forward attend by these functions, inside."""
-    before = shared_forward.attend, shared_forward.attend_backward
-    shared_forward.attend, shared_forward.attend_backward = forward, backward  # type: ignore[assignment]
+    before = shared.attend, shared.attend_backward
+    shared.attend, shared.attend_backward = forward, backward  # type: ignore[assignment]
     try:
         yield
     finally:
-        shared_forward.attend, shared_forward.attend_backward = before
+        shared.attend, shared.attend_backward = before

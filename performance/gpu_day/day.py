@@ -11,7 +11,7 @@ from groups import Case, make_policy
 
 from gpu_day.device import DEVICE, GIB, Measured, release
 from vlmrl.forward.logprobs import Sharing
-from vlmrl.models.small.qwen_models import mrope
+from vlmrl.parts.families.small.qwen_models import mrope
 from vlmrl.policy.policy import Policy
 
 TEXT_3B = {

@@ -11,13 +11,13 @@ from groups import image_prompt
 from gpu_day.day import Day, gib
 from gpu_day.device import ON_GPU, allocated, attempt
 from gpu_day.report import Row
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import Config
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.memory_forecast import forecast as foretell
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, PromptBatch, Rollouts, TrainBatch

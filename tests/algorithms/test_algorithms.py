@@ -14,15 +14,13 @@ from helpers.losses import (
     rewards_of,
     rollouts_of,
 )
-from vlmrl.algorithms.dapo import overlong_penalty
-from vlmrl.algorithms.parts import advantages, divergences, filters, surrogates
-from vlmrl.algorithms.parts.aggregations import aggregate
+from vlmrl.algorithms import advantages
+from vlmrl.algorithms import losses as divergences
+from vlmrl.algorithms import losses as surrogates
+from vlmrl.algorithms.losses import aggregate
 from vlmrl.errors import UserError
-from vlmrl.schema import (
-    PromptBatch,
-    Rewards,
-    Rollouts,
-)
+from vlmrl.parts.algorithms.dapo import overlong_penalty
+from vlmrl.schema import PromptBatch, Rewards, Rollouts
 
 # ------------------------------------------------------------------------------------ advantages
 
@@ -69,7 +67,7 @@ def test_uniform_groups_are_counted_over_the_batch_and_per_source():
 def test_a_group_with_less_than_two_valid_rollouts_counts_as_uniform():
     valid = torch.tensor([[True, False], [False, False], [True, True]])
     rewards = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    assert filters.uniform(rewards, valid).tolist() == [True, True, False]
+    assert advantages.uniform(rewards, valid).tolist() == [True, True, False]
 
 
 def test_uniform_groups_stay_in_the_denominators_unless_groups_are_refilled():

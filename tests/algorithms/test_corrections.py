@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.losses import PUBLISHED, inputs_of, random_inputs, recipe_of
-from vlmrl.algorithms.parts import surrogates
+from vlmrl.algorithms import losses as surrogates
 from vlmrl.errors import UserError
 
 CAP = 1.3

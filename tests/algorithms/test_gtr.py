@@ -13,7 +13,7 @@ from helpers.losses import inputs_of, random_inputs, recipe_of, rewards_of, roll
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl import plugins
 from vlmrl.schema import Demo, PromptBatch, Truth
-from vlmrl.strategies.base import BatchDraw
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 

@@ -17,9 +17,9 @@ from helpers.losses import (
     rollouts_of,
 )
 from vlmrl import plugins
-from vlmrl.algorithms.bnpo import beta_log_density, fitted
-from vlmrl.algorithms.fipo import discounted
 from vlmrl.errors import UserError
+from vlmrl.parts.algorithms.bnpo import beta_log_density, fitted
+from vlmrl.parts.algorithms.fipo import discounted
 from vlmrl.schema import Verdict
 
 # ------------------------------------------------------------------------------------ advantages

@@ -8,15 +8,15 @@ import torch
 
 from helpers.losses import inputs_of, random_inputs, recipe_of, rewards_of, rollouts_of
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
-from vlmrl.algorithms.apo import divergence_weight, long_wrong_factor
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.dph import f_divergence
-from vlmrl.algorithms.parts.adaptive_kl import next_weight
-from vlmrl.algorithms.t_spmo import branch_values
-from vlmrl.commands.validate import validate
+from vlmrl.algorithms.losses import next_weight
+from vlmrl.assemble.validate import validate
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
+from vlmrl.parts.algorithms.apo import divergence_weight, long_wrong_factor
+from vlmrl.parts.algorithms.dph import f_divergence
+from vlmrl.parts.algorithms.t_spmo import branch_values
 from vlmrl.schema import Encoded, Rollouts, TrainBatch
 
 ONE_RIGHT = [[1.0, 0.0, 0.0, 0.0]]

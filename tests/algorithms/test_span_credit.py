@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from helpers.losses import recipe_of, rewards_of, rollouts_of
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.tag_tokens import find
 from vlmrl.schema import Completion, Frame, Parsed, Rewards, Rollouts, Verdict
-from vlmrl.strategies.tag_tokens import find
 
 TEXT = "<context>ein Käse 🧀</context>\n<think>so</think><answer>B</answer>"
 STOP = -1

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.losses import inputs_of, recipe_of
+from vlmrl.algorithms import advantages
 from vlmrl.algorithms.base import passes_of
-from vlmrl.algorithms.parts import teacher_term
 from vlmrl.errors import UserError
 from vlmrl.schema import ORIGINS, MicroBatch, TrainBatch
 
@@ -83,7 +83,7 @@ def test_one_token_that_the_teacher_would_never_write_has_a_bounded_pull() -> No
     new = torch.tensor([[-1.0, -1.0, -1.0]], requires_grad=True)
     teacher = torch.tensor([[-1.5, -200.0, -30.0]])
     given = inputs_of(new, torch.zeros(1, 1), extra={"teacher": teacher})
-    (pull,) = torch.autograd.grad(teacher_term.penalty(given).sum(), new)
+    (pull,) = torch.autograd.grad(advantages.penalty(given).sum(), new)
     assert pull.tolist() == [[0.5, 20.0, 20.0]]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.losses import recipe_of, rewards_of, rollouts_of
-from vlmrl.algorithms.parts.turns import advantages_by_turn, returns_by_turn
+from vlmrl.algorithms.advantages import advantages_by_turn, returns_by_turn
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.schema import Call, Encoded, Rollouts, Segment, Suffix

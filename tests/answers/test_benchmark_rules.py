@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.answers.benchmark_rules import counts, free_text, letters, yes_no
+from vlmrl.benchmark_rules import letters, numbers
+from vlmrl.benchmark_rules import words as free_text
 
 OPTIONS = {"A": "a red dog", "B": "two dogs", "C": "Cat", "D": "3"}
 RULES = (
@@ -60,10 +61,10 @@ def test_letters(answer: str, found: str) -> None:
     ],
 )
 def test_yes_or_no(answer: str, prefix: str | None, words: str | None) -> None:
-    assert yes_no.yes_no_prefix(answer) == prefix
-    assert yes_no.yes_no_words(answer) == words
+    assert letters.yes_no_prefix(answer) == prefix
+    assert letters.yes_no_words(answer) == words
     exact = {"yes": "yes", " NO\n": "no"}
-    assert yes_no.yes_no_exact(answer) == exact.get(answer)
+    assert letters.yes_no_exact(answer) == exact.get(answer)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_vqa_accuracy_of_what_reads_as_equal(answer: str, equal: str, harness: s
 
 
 def test_counts() -> None:
-    assert counts.count_word(" Three\n", 3) and not counts.count_word("3.", 3)
-    assert counts.count_first("3, not 5", 3) and not counts.count_first("about 10", 1)
+    assert numbers.count_word(" Three\n", 3) and not numbers.count_word("3.", 3)
+    assert numbers.count_first("3, not 5", 3) and not numbers.count_first("about 10", 1)
     assert free_text.substring("10", ["1"])
 
 
@@ -103,5 +104,5 @@ def test_long_hostile_answers_take_linear_time() -> None:
     ):
         for rule in RULES:
             rule(text)
-        yes_no.yes_no_words(text)
-        counts.count_first(text, 3)
+        letters.yes_no_words(text)
+        numbers.count_first(text, 3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.answers import choices, literals, masks, parsing, templates
+from vlmrl.answers import masks, parsing, templates
 from vlmrl.schema import Box, Frame, Point, Span
 
 FRAME = Frame(100, 100, duration=20.0)
@@ -264,7 +264,7 @@ OPTIONS = ("student", "bird", "walk", "A dog")
     ],
 )
 def test_each_spelling_of_a_choice_is_read(answer, letter):
-    assert choices.read_choice(answer, OPTIONS) == (letter, "")
+    assert parsing.read_choice(answer, OPTIONS) == (letter, "")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_each_spelling_of_a_choice_is_read(answer, letter):
     ],
 )
 def test_what_picks_no_option_or_several_is_none(answer):
-    picked, note = choices.read_choice(answer, OPTIONS)
+    picked, note = parsing.read_choice(answer, OPTIONS)
     assert picked is None and note
 
 
@@ -309,7 +309,7 @@ def test_what_picks_no_option_or_several_is_none(answer):
     ],
 )
 def test_yes_and_no_are_words(answer, says):
-    assert choices.read_yes_no(answer)[0] is says
+    assert parsing.read_yes_no(answer)[0] is says
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_yes_and_no_are_words(answer, says):
     ["Edema, effusion; edema", '["Edema", "Effusion"]', "edema\neffusion", "Edema|Effusion."],
 )
 def test_lists_of_names_are_read(answer):
-    assert choices.read_names(answer)[0] == ["edema", "effusion"]
+    assert parsing.read_names(answer)[0] == ["edema", "effusion"]
 
 
 def test_one_json_object_is_read_and_two_are_not():
@@ -373,9 +373,9 @@ READERS = {
     "track": lambda answer: parsing.track(answer, FRAME),
     "polygons": lambda answer: masks.polygons(answer, FRAME),
     "number": parsing.number,
-    "choice": choices.read_choice,
-    "yes_no": choices.read_yes_no,
-    "names": choices.read_names,
+    "choice": parsing.read_choice,
+    "yes_no": parsing.read_yes_no,
+    "names": parsing.read_names,
     "fields": parsing.fields,
     "says_nothing": parsing.says_nothing,
     "split": lambda answer: [templates.split(answer, name) for name in ("think_answer", "boxed")],
@@ -387,16 +387,16 @@ READERS = {
 def test_hostile_text_is_refused_with_a_short_reason_or_read_within_limits(reader, name):
     # Quadratic work on these would take minutes; performance/verifiers.py has the times.
     answer = HOSTILE[name]
-    if len(answer) > literals.MAX_CHARS and reader not in ("split", "yes_no", "says_nothing"):
+    if len(answer) > parsing.MAX_CHARS and reader not in ("split", "yes_no", "says_nothing"):
         assert not READERS[reader](answer)[0]
-        assert READERS[reader](answer)[1] == f"answer longer than {literals.MAX_CHARS} characters"
+        assert READERS[reader](answer)[1] == f"answer longer than {parsing.MAX_CHARS} characters"
     else:
         assert len(repr(READERS[reader](answer))) < 3 * len(answer) + 10_000
 
 
 @given(st.text(alphabet="[](){}'\"\\,:1.e- aN", max_size=60))
 def test_the_literal_reader_never_fails(text):
-    assert all(isinstance(value, list | dict) for value in literals.values(text))
+    assert all(isinstance(value, list | dict) for value in parsing.values(text))
 
 
 json_values = st.recursive(
@@ -411,10 +411,10 @@ json_values = st.recursive(
 
 @given(st.lists(json_values, max_size=4))
 def test_the_literal_reader_reads_what_python_writes(value):
-    assert literals.values(repr(value)) == [value]
+    assert parsing.values(repr(value)) == [value]
 
 
 def test_structure_is_limited_in_depth_and_length():
-    assert literals.values("(" * 20 + "1," + "),(" * 20) == []
+    assert parsing.values("(" * 20 + "1," + "),(" * 20) == []
     with pytest.raises(ValueError, match="longer than"):
-        literals.values("[" * 40_000)
+        parsing.values("[" * 40_000)

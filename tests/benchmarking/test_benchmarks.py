@@ -17,17 +17,17 @@ from helpers.benchmark_runs import judged, opened, run, scored
 from helpers.published import CASES, ROWS, write_published
 from vlmrl import plugins
 from vlmrl.benchmarking import scoring
+from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate, statistic_of
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
-from vlmrl.benchmarking.comparison import estimate_difference
 from vlmrl.benchmarking.scoring import Result
-from vlmrl.benchmarking.statistics.aggregates import AGGREGATES, Rows, estimate, statistic_of
-from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.comparison import estimate_difference
+from vlmrl.features.benchmarks.export import export_answers
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Audio
 from vlmrl.schema import Sample
+from vlmrl.schema.media import Audio
 
 NAMES = plugins.names("benchmark")
 HARNESSES = ("lmms_eval", "vlmevalkit", "r1_v", "med_r1", "cls_rl", "visual_rft", "q_insight")

@@ -18,12 +18,12 @@ from helpers.vllm_engine import SMALL
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
-from vlmrl.benchmarking.stored import find_results
-from vlmrl.commands.benchmarks.run import evaluate_benchmarks
-from vlmrl.commands.benchmarks.session import Plan
+from vlmrl.benchmarking.scoring import find_results
 from vlmrl.config import PluginRef
 from vlmrl.engines import serve
 from vlmrl.engines.vllm_server import VllmServer
+from vlmrl.features.benchmarks.run import evaluate_benchmarks
+from vlmrl.features.benchmarks.session import Plan
 
 pytestmark = pytest.mark.nightly
 

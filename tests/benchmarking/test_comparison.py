@@ -12,13 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.report_page import Page
-from vlmrl.benchmarking.comparison import compare, estimate_difference
-from vlmrl.benchmarking.scoring import Figure, Result, RowScore
-from vlmrl.benchmarking.statistics.aggregates import Rows, statistic_of
-from vlmrl.benchmarking.stored import read_result, write_result
+from vlmrl.benchmarking.aggregates import Rows, statistic_of
+from vlmrl.benchmarking.scoring import Figure, Result, RowScore, read_result, write_result
 from vlmrl.cli.app import app
-from vlmrl.commands.benchmarks.tables import plain_truth
 from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.comparison import compare, estimate_difference
+from vlmrl.features.benchmarks.tables import plain_truth
 
 
 def row(index: int, score: float, strict: float | None = None, **more: str) -> RowScore:

@@ -15,12 +15,12 @@ from helpers.benchmark_runs import FRAME, opened, run, scored
 from helpers.published import ROWS, write_published
 from helpers.report_page import Page
 from vlmrl.benchmarking.base import BenchmarkCard
-from vlmrl.benchmarking.contamination import find_overlap
-from vlmrl.benchmarking.controls import best_constant, controlled
-from vlmrl.benchmarking.statistics.calibration import calibrate
-from vlmrl.benchmarking.stored import find_results
+from vlmrl.benchmarking.scoring import find_results
 from vlmrl.data.source import Source, open_target
 from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.controls import best_constant, controlled
+from vlmrl.features.benchmarks.session import find_overlap
+from vlmrl.features.benchmarks.tables import calibrate
 from vlmrl.schema import Media
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from vlmrl.benchmarking.statistics.aggregates import Rows, estimate, statistic_of
-from vlmrl.benchmarking.statistics.correlations import Pair
+from vlmrl.benchmarking.aggregates import Pair, Rows, estimate, statistic_of
 
 THEIRS = {"plcc": pearsonr, "srcc": spearmanr}
 

@@ -17,15 +17,13 @@ from helpers.chat_server import Server, Start, chat_servers
 from helpers.published import ROWS, write_published
 from helpers.report_page import Page
 from vlmrl.benchmarking.base import open_benchmark
-from vlmrl.benchmarking.scoring import Result
-from vlmrl.benchmarking.stored import read_result, write_result
-from vlmrl.commands.benchmarks.compare import compare_results, print_comparisons
-from vlmrl.commands.benchmarks.judge import VERDICTS, check_judge, judge_unread, open_judge
-from vlmrl.commands.benchmarks.result_page import write_result_page
-from vlmrl.commands.benchmarks.session import EvaluatedBenchmark
-from vlmrl.commands.benchmarks.tables import show_results, sum_up
-from vlmrl.commands.benchmarks.written_tables import write_tables
+from vlmrl.benchmarking.scoring import Result, read_result, write_result
 from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.compare import compare_results, print_comparisons
+from vlmrl.features.benchmarks.judge import VERDICTS, check_judge, judge_unread, open_judge
+from vlmrl.features.benchmarks.result_page import write_result_page
+from vlmrl.features.benchmarks.session import EvaluatedBenchmark
+from vlmrl.features.benchmarks.tables import show_results, sum_up, write_tables
 from vlmrl.runs.output.outputs import Lines
 from vlmrl.runs.run_log import SILENT
 

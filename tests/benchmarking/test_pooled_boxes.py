@@ -14,9 +14,9 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import iou_matrix
-from vlmrl.benchmarking.comparison import estimate_difference
-from vlmrl.benchmarking.statistics.aggregates import Rows, estimate, is_pooled, statistic_of
-from vlmrl.benchmarking.statistics.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.aggregates import Rows, estimate, is_pooled, statistic_of
+from vlmrl.benchmarking.pooled_boxes import Detections, pool
+from vlmrl.features.benchmarks.comparison import estimate_difference
 
 CLASSES = ("cat", "dog", "fox")
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco
 
-from vlmrl.benchmarking.row_values import MAX_CHARS, mask_of, numbers_of, texts_of
+from vlmrl.benchmarking.rows import MAX_CHARS, mask_of, numbers_of, texts_of
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 

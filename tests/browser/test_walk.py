@@ -14,7 +14,7 @@ import pytest
 
 from helpers import browser_runs
 from helpers.runs import ROOT
-from vlmrl.report import build_report
+from vlmrl.features.report.page import build_report
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from vlmrl import config
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.config import Config, schedule
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from vlmrl import config
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.config import Config, tree
 from vlmrl.errors import UserError
 

@@ -23,7 +23,7 @@ from helpers.losses import (
 from vlmrl import plugins
 from vlmrl.algorithms.base import LossOutput
 from vlmrl.algorithms.recipes import Recipe
-from vlmrl.runs import metric_glossary
+from vlmrl.runs import metrics
 
 KIND = "algorithm"
 SUBSETS = {
@@ -55,10 +55,10 @@ def test_it_describes_its_metrics(part, loaded):
     returned = {**recipe.advantages(rewards, rollouts_of(rewards)).metrics}
     returned |= recipe.loss(random_inputs()).metrics
     for name in returned:
-        line = loaded.metrics.get(name) or metric_glossary.describe(name)
+        line = loaded.metrics.get(name) or metrics.describe(name)
         require(line, part, f"say in the class variable `metrics` what {name!r} is")
     for name, line in loaded.metrics.items():
-        shared = name in metric_glossary.STEP
+        shared = name in metrics.STEP
         require(not shared, part, f"{name!r} has a line in metric_glossary.py: leave it out")
         require(line.endswith("."), part, f"the line on {name!r} is a sentence, got {line!r}")
 

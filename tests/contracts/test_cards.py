@@ -10,7 +10,7 @@ import pytest
 from helpers.card_examples import EXAMPLES, write_example
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Sample
 
@@ -32,7 +32,7 @@ def card(part: str, loaded: Any, tmp_path: Path) -> Card:
 
 
 def test_it_is_a_card_that_says_what_it_reads(part: str, loaded: Any) -> None:
-    require(issubclass(loaded, Card), part, "derive it from vlmrl.data.cards.card.Card")
+    require(issubclass(loaded, Card), part, "derive it from vlmrl.data.card.Card")
     for method in ("rows", "to_sample"):
         defined = getattr(loaded, method) is not getattr(Card, method)
         require(defined, part, f"define the method {method}, as the base class says")

@@ -17,7 +17,7 @@ from vlmrl.answers import templates
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Sample, Span, Truth
-from vlmrl.scoring.answer_forms import form_of
+from vlmrl.scoring.reward_components import form_of
 from vlmrl.truths import prompting
 
 OWN = templates.read({"tags": {"caption": "required", "think": "optional", "answer": "required"}})

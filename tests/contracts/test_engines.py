@@ -20,7 +20,7 @@ from vlmrl.engines.base import (
     Sampling,
 )
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch, Rollouts
 

@@ -14,9 +14,9 @@ import pytest
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.environments import Environment, Frame, Move, MoveOutcome, Refused, Sample
-from vlmrl.media_types import PilImage
+from vlmrl.interaction.environment import Environment, Frame, Move, MoveOutcome, Refused, Sample
 from vlmrl.schema import Truth
+from vlmrl.schema.media import PilImage
 
 KIND = "environment"
 SUBSETS = {

@@ -14,10 +14,10 @@ from helpers.contracts import require
 from helpers.drawn import Written
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards.typed_rows import KEYS
-from vlmrl.data.layouts.base import DataPlace, Layout
-from vlmrl.data.layouts.recognition import matches
+from vlmrl.data.layout import DataPlace, Layout
+from vlmrl.data.layout_recognition import matches
 from vlmrl.data.source import Source, open_source
+from vlmrl.data.typed_rows import KEYS
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.schema import Truth
@@ -35,7 +35,7 @@ def written(part: str, loaded: Any, tmp_path: Path) -> Written:
 
 
 def test_it_is_a_layout_that_says_what_it_reads(part: str, loaded: Any) -> None:
-    require(issubclass(loaded, Layout), part, "derive it from vlmrl.data.layouts.base.Layout")
+    require(issubclass(loaded, Layout), part, "derive it from vlmrl.data.layout.Layout")
     require(loaded.title, part, "say in `title` what people call the layout")
     require(loaded.origin, part, "say in `origin` where the layout is described")
     unknown = sorted({*loaded.fields} - {*KEYS})

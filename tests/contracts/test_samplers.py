@@ -12,9 +12,9 @@ import pytest
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.data.draw_plan import DrawPlan
-from vlmrl.runs import metric_glossary
-from vlmrl.samplers.base import AdaptiveSampler, Sampler, SourceRows
+from vlmrl.data.loader import DrawPlan
+from vlmrl.data.sampler import AdaptiveSampler, Sampler, SourceRows
+from vlmrl.runs import metrics
 
 KIND = "sampler"
 APART = True
@@ -60,14 +60,14 @@ def run(plan: DrawPlan, begin: int, end: int) -> list[int]:
         rewards = [None if row % 7 == 3 else row % 5 / 4 for row in rows]
         for name, value in plan.learn(draws, rewards).items():
             assert name.startswith("sampler/") and isinstance(value, float)
-            assert metric_glossary.describe(name), f"say in `curves` what {name!r} is"
+            assert metrics.describe(name), f"say in `curves` what {name!r} is"
     return found
 
 
 def test_it_is_a_sampler_that_draws_real_rows(
     part: str, loaded: Any, options: dict[str, Any]
 ) -> None:
-    require(issubclass(loaded, Sampler), part, "derive it from vlmrl.samplers.base.Sampler")
+    require(issubclass(loaded, Sampler), part, "derive it from vlmrl.data.sampler.Sampler")
     rows = run(plan_of(part, options), 0, 40)
     wrong = [row for row in rows if not 0 <= row < 64]
     require(not wrong, part, f"draw rows from 0 to {63}, got {wrong[:3]}")

@@ -15,7 +15,7 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl import plugins
 from vlmrl.errors import UserError
 from vlmrl.schema import ORIGINS, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw, collect_state, restore_state
+from vlmrl.training.strategy import BatchDraw, collect_state, restore_state
 from vlmrl.training.trainer import Trainer
 
 KIND = "strategy"

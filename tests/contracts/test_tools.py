@@ -14,11 +14,11 @@ from PIL import Image
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.interaction.workers import isolation
-from vlmrl.interaction.workers.isolation import CallLimits
-from vlmrl.media_types import Audio, Video, kind_of
+from vlmrl.interaction import isolation
+from vlmrl.interaction.isolation import CallLimits
+from vlmrl.interaction.tool import Shown, View
 from vlmrl.schema import Frame
-from vlmrl.tools import Shown, View
+from vlmrl.schema.media import Audio, Video, kind_of
 
 KIND = "tool"
 

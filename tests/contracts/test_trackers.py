@@ -11,9 +11,9 @@ import pytest
 
 from helpers.contracts import require
 from vlmrl import plugins
-from vlmrl.config.sections.tracking import SECRET
+from vlmrl.config.sections.run import SECRET
 from vlmrl.errors import UserError
-from vlmrl.trackers.base import TrackedRun, Tracker
+from vlmrl.runs.tracker import TrackedRun, Tracker
 
 KIND = "tracker"
 APART = True
@@ -21,7 +21,7 @@ METRICS = {"loss/total": 0.5, "source/cell photos/reward": 0.25, "update/grad_no
 
 
 def test_it_is_a_tracker_whose_options_hold_no_secrets(part: str, loaded: Any) -> None:
-    require(issubclass(loaded, Tracker), part, "derive it from vlmrl.trackers.base.Tracker")
+    require(issubclass(loaded, Tracker), part, "derive it from vlmrl.runs.tracker.Tracker")
     for method in ("start", "log"):
         defined = getattr(loaded, method) is not getattr(Tracker, method)
         require(defined, part, f"define the method {method}, as the base class says")

@@ -1,6 +1,6 @@
 """What must hold of every verifier, whatever the text: one test per law, over all of them.
 
-A verifier says in `laws` (`vlmrl/scoring/laws.py`) on which truths and options it is tested.
+A verifier says in `laws` (`vlmrl/scoring/verifier.py`) on which truths and options it is tested.
 `VLMRL_NIGHTLY=1` runs 100,000 examples of each law and verifier.
 """
 

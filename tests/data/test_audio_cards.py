@@ -14,8 +14,8 @@ from vlmrl.config import SourceConfig
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Audio
 from vlmrl.schema import Span, Truth
+from vlmrl.schema.media import Audio
 
 CLASSES = [
     ("/m/09x0r", "Speech"),

@@ -12,10 +12,10 @@ from PIL import Image
 
 from helpers.drawn import IMAGES, draw
 from vlmrl import plugins
-from vlmrl.data.check import explain
-from vlmrl.data.layouts.base import DataPlace
+from vlmrl.data.layout import DataPlace
 from vlmrl.data.source import open_card, open_target
 from vlmrl.errors import UserError
+from vlmrl.features.check.data_check import explain
 from vlmrl.schema import Box, Truth
 from vlmrl.truths.drawn import draw_places
 

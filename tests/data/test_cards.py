@@ -14,14 +14,14 @@ from PIL import Image
 
 from helpers.example_data import EXAMPLE_DATA
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards.splits import select
-from vlmrl.data.check import check, check_and_print, explain, list_cards
+from vlmrl.data.card import select
 from vlmrl.data.example_data import EXAMPLES
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import MediaError, UserError
+from vlmrl.features.check.data_check import check, check_and_print, explain, list_cards
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Audio
 from vlmrl.schema import Truth
+from vlmrl.schema.media import Audio
 
 KINDS = ("images", "videos", "audios")
 
@@ -291,7 +291,7 @@ def test_every_card_is_listed_with_its_licence() -> None:
 def test_targets_on_the_command_line(folder: Path) -> None:
     written(folder, [ROW] * 4)
     (folder / "mine.py").write_text(
-        "from vlmrl.data.cards.card import Card\n"
+        "from vlmrl.data.card import Card\n"
         "class Mine(Card):\n"
         "    def rows(self, split):\n"
         "        return [{'id': split}]\n"

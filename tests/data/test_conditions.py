@@ -11,7 +11,7 @@ import pytest
 
 from helpers.loaders import prompt
 from vlmrl.config import SourceConfig
-from vlmrl.data.files.conditions import Condition
+from vlmrl.data.conditions import Condition
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source, open_source
 from vlmrl.errors import UserError

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from vlmrl.config import Config, SourceConfig
-from vlmrl.data.cards.conversation import place_media, read_history
-from vlmrl.data.check import check_and_print, explain
+from vlmrl.data.row_forms import place_media, read_history
 from vlmrl.data.source import open_configured, open_source
-from vlmrl.doctor.data import sources
 from vlmrl.errors import UserError
+from vlmrl.features.check.data_check import check_and_print, explain
+from vlmrl.features.check.doctor_data import sources
 from vlmrl.schema import Media, Turn
 
 A, B = (Media("image", path=f"/data/{name}.png") for name in "ab")

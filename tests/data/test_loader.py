@@ -30,7 +30,7 @@ from vlmrl import config
 from vlmrl.assemble.build import load_policy_model
 from vlmrl.assemble.prompts import build_loader
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards.splits import select
+from vlmrl.data.card import select
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import Source, open_source, reading_of

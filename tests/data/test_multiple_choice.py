@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards import multiple_choice
+from vlmrl.data import multiple_choice
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.plugins import build

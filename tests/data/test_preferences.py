@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from vlmrl import plugins
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample
 

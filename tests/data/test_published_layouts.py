@@ -14,8 +14,8 @@ import pytest
 from helpers.drawn import IMAGES, draw, png
 from helpers.layout_writers import v_triune
 from vlmrl.config import SourceConfig
-from vlmrl.data.layouts.base import DataPlace
-from vlmrl.data.layouts.recognition import matches
+from vlmrl.data.layout import DataPlace
+from vlmrl.data.layout_recognition import matches
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Point, Sample

@@ -12,8 +12,8 @@ import pytest
 from helpers.loaders import prompt
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data.joined.ratings import Rating
 from vlmrl.data.loader import Loader
+from vlmrl.data.ratings import Rating
 from vlmrl.data.source import Source, open_source, rated_as
 from vlmrl.errors import UserError
 

@@ -20,13 +20,11 @@ from PIL import Image
 
 from helpers.loaders import Files, Meeting, prompt
 from vlmrl import plugins
-from vlmrl.data.draw_plan import DrawnRow, DrawPlan
-from vlmrl.data.loader import Loader
-from vlmrl.data.sampler_rows import mean_rewards
-from vlmrl.data.source import Source
+from vlmrl.data.loader import DrawnRow, DrawPlan, Loader
+from vlmrl.data.sampler import SamplerState, SeenRewards, SourceRows
+from vlmrl.data.source import Source, mean_rewards
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
-from vlmrl.samplers.base import SamplerState, SeenRewards, SourceRows
 from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rewards, Rollouts
 
 NONE = np.empty(0, np.int64)

@@ -9,10 +9,10 @@ from helpers import small
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import SourceConfig
-from vlmrl.data.check import explain
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
+from vlmrl.features.check.data_check import explain
 from vlmrl.media.decode import decode
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.scoring.score_rows import read_row

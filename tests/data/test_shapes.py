@@ -10,7 +10,7 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.answers.geometry import iou
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.media.image import load_image
 from vlmrl.schema import Sample

@@ -13,12 +13,12 @@ from PIL import Image
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.commands import list_parts
 from vlmrl.config import SourceConfig
-from vlmrl.data.cards.typed_rows import COLUMNS
 from vlmrl.data.files import hub
 from vlmrl.data.source import Source, open_source, open_target
+from vlmrl.data.typed_rows import COLUMNS
 from vlmrl.errors import UserError
+from vlmrl.features.check import list_parts
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 from vlmrl.schema import Box, Frame, Media, Sample, Truth

@@ -20,8 +20,8 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Reading
 from vlmrl.media.decode import decode
 from vlmrl.media.video import load_video
-from vlmrl.media_types import Video
 from vlmrl.schema import Box, Demo, Span
+from vlmrl.schema.media import Video
 
 READ = Reading(video=VideoConfig(fps=1.0, max_frames=16))
 

@@ -7,8 +7,8 @@ import re
 import import_tables
 import pytest
 
-from vlmrl.commands.importing import tables
 from vlmrl.config import Config, Section
+from vlmrl.features.import_config import tables
 
 TABLES = import_tables.tables()
 HF, EASYR1 = TABLES.split("### EasyR1")

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from helpers.launch_recipes import RECIPES, ROOT, launched, run, stand_ins, stop_wait, submitted
-from vlmrl.cluster.graders import RESOURCE
+from vlmrl.features.launch.graders import RESOURCE
 
 if sys.version_info >= (3, 11):
     import tomllib

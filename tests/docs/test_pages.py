@@ -68,8 +68,8 @@ def test_the_parts_of_the_guides_pass_their_contract_tests(tmp_path: Path) -> No
 
 
 def test_the_verifier_of_the_guide_scores_and_withstands_attacks(tmp_path: Path) -> None:
-    from vlmrl.audit.attack_bench import verify
     from vlmrl.config import RewardConfig
+    from vlmrl.features.verify.attack_bench import verify
 
     name, part = example("extend/verifier.md", tmp_path)
     assert run_examples(part) > 0
@@ -79,8 +79,8 @@ def test_the_verifier_of_the_guide_scores_and_withstands_attacks(tmp_path: Path)
 
 
 def test_the_function_of_the_guide_withstands_attacks(tmp_path: Path) -> None:
-    from vlmrl.audit.attack_bench import verify
     from vlmrl.config import RewardConfig
+    from vlmrl.features.verify.attack_bench import verify
 
     name, score = example("rewards/your_own.md", tmp_path)
     assert score("4", types.SimpleNamespace(number=5)) == 0.5

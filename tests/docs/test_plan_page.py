@@ -12,8 +12,8 @@ pytest.importorskip("mkdocs")
 import hook
 import plan_page
 
-from vlmrl.planning.layouts import as_overrides
-from vlmrl.planning.planner import find_verdicts
+from vlmrl.features.plan.layouts import as_overrides
+from vlmrl.features.plan.planner import find_verdicts
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale" / "plan_verdicts.md"
 

@@ -14,7 +14,7 @@ from PIL import Image
 from helpers.videos import video
 from vlmrl.engines.vllm_parts.requests import MediaFolder, lend, make_shared
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio
+from vlmrl.schema.media import Audio
 
 AUDIO = Audio(np.linspace(-1, 1, 800, dtype=np.float32), 16_000)
 

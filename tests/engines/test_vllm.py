@@ -20,9 +20,9 @@ from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_parts import adapted_vllm
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity, tolerance
 from vlmrl.schema import PromptBatch
-from vlmrl.training import forced_thinking
+from vlmrl.training import evaluation
 
 LORA = LoraConfig(rank=4, alpha=8)
 
@@ -103,12 +103,12 @@ def test_greedy_tokens_equal_the_hf_engines(pair):
     assert tokens(engine.generate(batch, draw)) == tokens(reference.generate(batch, draw))
 
 
-@pytest.mark.parametrize("mode", forced_thinking.MODES)
+@pytest.mark.parametrize("mode", evaluation.MODES)
 def test_forced_answers_equal_the_hf_engines(pair, mode):
     made, engine = pair
     reference = Hf().start(made)
     batch = mixed_batch(made)
-    ours, theirs = (forced_thinking.generate(e, made, batch, mode, 12) for e in (engine, reference))
+    ours, theirs = (evaluation.generate(e, made, batch, mode, 12) for e in (engine, reference))
     assert tokens(ours) == tokens(theirs)
     begins = "<think>\n\n</think>" if mode == "direct" else "<think>"
     assert all(c.text.startswith(begins) for group in ours.completions for c in group)

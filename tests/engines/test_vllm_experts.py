@@ -14,7 +14,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.monitoring.engine_parity import measure_parity
+from vlmrl.monitoring.run_checks import measure_parity
 from vlmrl.schema import PromptBatch
 
 UNKNOWN = 255

@@ -15,7 +15,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity, tolerance
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 

@@ -38,8 +38,8 @@ from vlmrl.engines.vllm_parts.transfer import vllm_client
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.models.qwen2_5_vl import Qwen25Vl
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
+from vlmrl.parts.families.qwen2_5_vl import Qwen25Vl
 from vlmrl.schema import PromptBatch
 
 DRAW = Sampling(n=3, max_tokens=8, seed=4)

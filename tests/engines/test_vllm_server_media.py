@@ -34,7 +34,7 @@ from vlmrl.engines.vllm_parts.requests import (
 from vlmrl.engines.vllm_parts.server import RequestRefused
 from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import measure_parity
+from vlmrl.monitoring.run_checks import measure_parity
 from vlmrl.schema import PromptBatch
 
 GREEDY = Sampling(n=1, max_tokens=8, greedy=True)

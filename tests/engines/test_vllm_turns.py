@@ -13,9 +13,9 @@ from helpers.vllm_engine import change, engine_for, served, set_options
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.engines.base import Engine, Sampling
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, RunningDriver, TurnLimits
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
+from vlmrl.interaction.tools import AskedCall
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
 DRAW = Sampling(n=2, max_tokens=6, seed=4)

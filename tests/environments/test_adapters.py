@@ -12,11 +12,12 @@ import pytest
 
 from helpers.driving import run_turn
 from helpers.openenv_server import SCHEMA, Server, guessing, serving
-from vlmrl.environments import Frame, Move, Refused, Sample, openenv
-from vlmrl.environments.openenv import Openenv
-from vlmrl.environments.trl_class import TrlClass
-from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.environment import Frame, Move, Refused, Sample
+from vlmrl.interaction.tools import AskedCall
 from vlmrl.interaction.worlds import Worlds
+from vlmrl.parts.environments import openenv
+from vlmrl.parts.environments.openenv import Openenv
+from vlmrl.parts.environments.trl_class import TrlClass
 from vlmrl.schema import Truth
 
 SAMPLE = Sample("world-0", "worlds", (), Truth(), meta={"environment_seed": 7, "level": 2})

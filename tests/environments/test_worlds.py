@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vlmrl.environments import Environment, Frame, Move, Refused, Sample, board
-from vlmrl.environments.frozen_lake import FrozenLake
-from vlmrl.environments.grid_world import GridWorld
-from vlmrl.environments.gui_world import HEIGHT, LEFT, OPTIONS, ROW, WIDTH, Form, GuiWorld
-from vlmrl.environments.gymnasium import Gymnasium
-from vlmrl.environments.jigsaw import Jigsaw
-from vlmrl.environments.spot_the_difference import SpotTheDifference
 from vlmrl.errors import UserError
+from vlmrl.interaction.environment import Environment, Frame, Move, Refused, Sample
+from vlmrl.parts.environments import board
+from vlmrl.parts.environments.frozen_lake import FrozenLake
+from vlmrl.parts.environments.grid_world import GridWorld
+from vlmrl.parts.environments.gui_world import HEIGHT, LEFT, OPTIONS, ROW, WIDTH, Form, GuiWorld
+from vlmrl.parts.environments.gymnasium import Gymnasium
+from vlmrl.parts.environments.jigsaw import Jigsaw
+from vlmrl.parts.environments.spot_the_difference import SpotTheDifference
 from vlmrl.schema import Point, Truth
 
 SAMPLE = Sample("world", "worlds", (), Truth(none=True))

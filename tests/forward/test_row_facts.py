@@ -9,11 +9,11 @@ import torch
 from helpers.row_facts import RowFacts, facts_of
 from helpers.shared_forward import rollouts_of
 from helpers.small import policy, prompt
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import OptimizerConfig
-from vlmrl.data.masked_media import mask_media
+from vlmrl.data.prompt import mask_media
 from vlmrl.forward.packing import pack, recut
-from vlmrl.media_types import Audio
+from vlmrl.parts.algorithms.grpo import Grpo
+from vlmrl.schema.media import Audio
 
 
 def packed(made, micro_tokens=10**6):

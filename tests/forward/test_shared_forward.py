@@ -26,17 +26,18 @@ from helpers.shared_forward import (
     with_live_adapter,
 )
 from helpers.small import CORPUS, FAMILIES, TEXT, policy, prompt
-from vlmrl import attention, cli
-from vlmrl.algorithms.grpo import Grpo
-from vlmrl.attention import attend, attend_backward
+from vlmrl import cli
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import UserError
-from vlmrl.forward import shared_forward
+from vlmrl.forward import shared as shared_forward
 from vlmrl.forward.logprobs import Sharing, disagreement, saving
 from vlmrl.forward.packing import num_tokens, rows_of
-from vlmrl.forward.shared_forward import Cascade, SharedLayout, SharedMask, sharing
-from vlmrl.models.gemma3 import Gemma3
+from vlmrl.forward.shared import Cascade, SharedLayout, SharedMask, sharing
+from vlmrl.models import attention
+from vlmrl.models.attention import attend, attend_backward
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.grpo import Grpo
+from vlmrl.parts.families.gemma3 import Gemma3
 from vlmrl.policy.policy import Policy
 
 # ------------------------------------------------------------------------------ equal to the plain

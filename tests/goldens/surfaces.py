@@ -9,14 +9,14 @@ from helpers.losses import random_inputs, recipe_of, rewards_of, rollouts_of
 from helpers.published import CASES
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle  # loads what every run needs, once for all forks
-from vlmrl.audit.attacks import ATTACKS
-from vlmrl.audit.reference_answers import Honest, examples, lay_out, state_honestly
-from vlmrl.audit.score_one import judge_among_honest
 from vlmrl.benchmarking.base import open_benchmark
 from vlmrl.cli import main
 from vlmrl.cli.app import app
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
+from vlmrl.features.verify.attack_bench import judge_among_honest
+from vlmrl.features.verify.attacks import ATTACKS
+from vlmrl.features.verify.reference_answers import Honest, examples, lay_out, state_honestly
 from vlmrl.scoring.combine import guard
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.truths.json_form import to_json

@@ -16,7 +16,7 @@ import numpy as np
 
 from helpers.runs import ROOT, TINY
 from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 HELPERS = Path(__file__).parent
 PAYLOADS = (
@@ -85,7 +85,7 @@ def let_it_learn(folder: Path) -> None:
     """Write evaluations of boxes that come nearer to the true ones, in place of what was answered."""
     found = run_folder.steps_in(folder / "evals", ".jsonl")
     for step, by in zip((min(found), max(found)), (0.12, 0.02), strict=True):
-        rows = [row for row in atomic_files.read_lines(found[step]) if row["drawn"] == "greedy"]
+        rows = [row for row in files.read_lines(found[step]) if row["drawn"] == "greedy"]
         scores = [_answer(row, by) for row in rows]
         mean = float(np.mean(scores))
         numbers = {"box_iou": mean, "reward": mean, "format": 1.0, "answered": 1.0}
@@ -113,8 +113,8 @@ def attack(folder: Path, attacked: Path) -> Path:
     shutil.copytree(folder, attacked)
     payloads = itertools.cycle(PAYLOADS)
     for path in [*attacked.glob("rollouts/*.jsonl"), *attacked.glob("evals/*.jsonl")]:
-        rows = atomic_files.read_lines(path)
-        atomic_files.write_lines(path, [_with_attacks(row, payloads) for row in rows])
+        rows = files.read_lines(path)
+        files.write_lines(path, [_with_attacks(row, payloads) for row in rows])
     _attack_tokens(attacked, payloads)
     _attack_config(attacked / "config.json", payloads)
     _attack_numbers(attacked, payloads)
@@ -154,13 +154,13 @@ def _with_attacks(value: Any, payloads: Iterator[str], key: str = "") -> Any:
 def _attack_tokens(folder: Path, payloads: Iterator[str]) -> None:
     """Put an attack into the text of each token, below the names that the attacked rows have."""
     for step, path in run_folder.steps_in(folder / "rollouts", ".jsonl").items():
-        rows = atomic_files.read_lines(path)
-        told = atomic_files.read_lines(run_folder.tokens_path(folder, step))
+        rows = files.read_lines(path)
+        told = files.read_lines(run_folder.tokens_path(folder, step))
         for row, tokens in zip(rows, told, strict=True):
             tokens |= {"source": row["source"], "id": row["id"]}
             for one in tokens["completions"]:
                 one["texts"] = [f"{text}{next(payloads)}" for text in one["texts"]]
-        atomic_files.write_lines(run_folder.tokens_path(folder, step), told)
+        files.write_lines(run_folder.tokens_path(folder, step), told)
 
 
 def _attack_config(path: Path, payloads: Iterator[str]) -> None:
@@ -176,13 +176,13 @@ def _attack_config(path: Path, payloads: Iterator[str]) -> None:
 def _attack_numbers(folder: Path, payloads: Iterator[str]) -> None:
     """Name curves and held-out numbers (and so tiles, sections' constants and legends) after attacks."""
     metrics = run_folder.metrics_path(folder)
-    lines = atomic_files.read_lines(metrics)
+    lines = files.read_lines(metrics)
     for number, line in enumerate(lines):
         for payload in PAYLOADS:
             line[f"reward/{payload}"] = line[f"source/{payload}/reward"] = number / 3
             line[payload] = number / 7
             line[f"model/{payload}/failed"] = 0.5
-    atomic_files.write_lines(metrics, lines)
+    files.write_lines(metrics, lines)
     for path in folder.glob("evals/*.json"):
         found = json.loads(path.read_text())
         for payload in PAYLOADS:
@@ -194,13 +194,13 @@ def _attack_numbers(folder: Path, payloads: Iterator[str]) -> None:
 def _raise_alarm(folder: Path, payloads: Iterator[str]) -> None:
     """Write an alarm of the loophole watch, with rows and signs to look at."""
     step, path = max(run_folder.steps_in(folder / "rollouts", ".jsonl").items())
-    rows = atomic_files.read_lines(path)[:2]
+    rows = files.read_lines(path)[:2]
     for row in rows:
         for said in row["completions"]:
             said["loophole"] = {"signs": [next(payloads)], "strict": 0.1, "elsewhere": None}
     alarms = {payload: f"an alarm {payload}" for payload in PAYLOADS}
     line = {"step": step, "alarms": alarms, "rows": rows}
-    atomic_files.write_lines(run_folder.loopholes_path(folder), [line])
+    files.write_lines(run_folder.loopholes_path(folder), [line])
 
 
 def _rename_media(folder: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from vlmrl.tools import Box, Part, View
-from vlmrl.tools.crop import Crop
+from vlmrl.interaction.tool import Box, Part, View
+from vlmrl.parts.tools.crop import Crop
 
 
 @dataclass(frozen=True)

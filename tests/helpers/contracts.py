@@ -8,17 +8,17 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.algorithms.recipes import Recipe
-from vlmrl.data.cards.card import Card
-from vlmrl.data.layouts.base import Layout
+from vlmrl.data.card import Card
+from vlmrl.data.layout import Layout
+from vlmrl.data.sampler import Sampler
 from vlmrl.engines.base import Engine
-from vlmrl.environments.base import Environment
 from vlmrl.errors import UserError
+from vlmrl.interaction.environment import Environment
+from vlmrl.interaction.tool import Tool
 from vlmrl.models.base import Family
-from vlmrl.samplers.base import Sampler
+from vlmrl.runs.tracker import Tracker
 from vlmrl.scoring.verifier import Verifier
-from vlmrl.strategies.base import Strategy
-from vlmrl.tools.base import Tool
-from vlmrl.trackers.base import Tracker
+from vlmrl.training.strategy import Strategy
 
 BASES = {
     "verifier": Verifier,

@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vlmrl.engines.base import (
-    Capabilities,
-    ConcurrentRunningEngine,
-    Engine,
-    Finished,
-    Sampling,
-)
+from vlmrl.engines.base import Capabilities, ConcurrentRunningEngine, Engine, Finished, Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy

@@ -9,9 +9,9 @@ from PIL import Image
 from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.engines.hf import Hf, RunningHf
+from vlmrl.interaction.tool import Shown, View
 from vlmrl.interaction.tools import PolicyTurn, ToolOutcome
 from vlmrl.schema import Call, Rollouts
-from vlmrl.tools.views import Shown, View
 
 
 class Scripted(Engine, RunningEngine):

@@ -80,9 +80,9 @@ def _fill_all(folder: Path, command: list[str], numbers: int | None, for_ever: b
 
 def _run(folder: Path, name: str, command: list[str], first: int, last: int, calls: Path) -> Filled:
     from vlmrl.cli import main
-    from vlmrl.system import disk_space
+    from vlmrl.system import files
 
-    disk_space.RETRY_S = 0.0
+    files.RETRY_S = 0.0
     here, shim = folder / name, ctypes.CDLL(None)
     shutil.copytree(folder / "before", here)
     sys.argv = ["vlmrl", *(word.replace("{here}", str(here)) for word in command)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from helpers.hostile_tools import echoed
-from vlmrl.environments import Environment, Move, MoveOutcome, Part, Refused, Sample
+from vlmrl.interaction.environment import Environment, Move, MoveOutcome, Part, Refused, Sample
 
 
 @dataclass(frozen=True)

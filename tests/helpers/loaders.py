@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access

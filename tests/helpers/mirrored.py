@@ -19,7 +19,7 @@ from typing import Any
 
 from helpers.killed_forks import kill_at_each_call
 from vlmrl.runs.mirror import Mirror, Store
-from vlmrl.system.checksums import write_checksums
+from vlmrl.system.files import write_checksums
 
 
 def write_step(folder: Path, step: int, size: int = 1000) -> Path:

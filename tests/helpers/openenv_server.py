@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from vlmrl.environments.openenv import Openenv
+from vlmrl.parts.environments.openenv import Openenv
 
 SCHEMA = {"properties": {"guess": {"type": "integer"}}, "required": ["guess"]}
 

@@ -15,11 +15,11 @@ import torch
 from helpers import small
 from helpers.allocated import added
 from helpers.ranks import synced
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import Config
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Prompt, PromptBatch, Rollouts

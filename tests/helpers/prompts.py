@@ -10,8 +10,8 @@ from helpers.small import audio
 from helpers.videos import video
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
-from vlmrl.media_types import Video, kind_of
 from vlmrl.schema import Box, Media, MediaKind, Sample, Truth, Turn
+from vlmrl.schema.media import Video, kind_of
 
 IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))

@@ -22,7 +22,6 @@ from helpers.prompts import ask, image
 from helpers.row_facts import RowFacts, facts_of
 from helpers.small import CORPUS, advantages, mixed_batch, model_config
 from helpers.videos import video
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.answers import templates
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.engines.vllm import Vllm, _items
@@ -31,6 +30,7 @@ from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import adamw

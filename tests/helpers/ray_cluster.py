@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from helpers.runs import ROOT, TINY
-from vlmrl.cluster.ray_host import LOOPBACK
+from vlmrl.features.launch.ray_host import LOOPBACK
 
 BEGIN_S = 240.0
 """Seconds in which something must happen that has been asked for, on a machine with other work."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from vlmrl.algorithms.base import LossInputs, Pass
-from vlmrl.algorithms.grpo import Grpo
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import Advantages, Rollouts, TrainBatch
 from vlmrl.system import distributed
 

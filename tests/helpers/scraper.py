@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vlmrl.trackers.base import Phase, TrackedRun, Tracker
+from vlmrl.runs.tracker import Phase, TrackedRun, Tracker
 
 
 def scrape(port: int) -> str:

@@ -11,18 +11,8 @@ import torch
 
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.monitoring.loopholes.watch import LoopholeWatch
-from vlmrl.schema import (
-    Box,
-    Encoded,
-    Frame,
-    Prompt,
-    PromptBatch,
-    Rollouts,
-    Sample,
-    Span,
-    Truth,
-)
+from vlmrl.monitoring.loopholes import LoopholeWatch
+from vlmrl.schema import Box, Encoded, Frame, Prompt, PromptBatch, Rollouts, Sample, Span, Truth
 from vlmrl.scoring.scorer import Scorer
 
 FRAME = Frame(1000, 1000, space="norm1000", duration=60.0)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from helpers.runs import TINY
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
-from vlmrl.report import build_report
+from vlmrl.features.report.page import build_report
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed, timers
 

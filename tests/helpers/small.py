@@ -11,7 +11,6 @@ from PIL import Image
 
 from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
-from vlmrl.media_types import Audio, Decoded
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
@@ -26,6 +25,7 @@ from vlmrl.schema import (
     Sample,
     Truth,
 )
+from vlmrl.schema.media import Audio, Decoded
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 DEMO = '<think>top left</think><answer>{"bbox_2d": [7, 14, 35, 49]}</answer>'

@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from vlmrl.schema import Box, BoxTrack, Frame, Point, Span, Truth
-from vlmrl.scoring.laws import Laws
-from vlmrl.scoring.verifier import Verifier
+from vlmrl.scoring.verifier import Laws, Verifier
 from vlmrl.truths import json_form, prompting
 from vlmrl.truths.base import kinds
 

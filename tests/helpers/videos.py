@@ -10,7 +10,7 @@ import av
 import numpy as np
 from PIL import Image
 
-from vlmrl.media_types import Video
+from vlmrl.schema.media import Video
 
 
 def frame(number: int, size: tuple[int, int] = (64, 48)) -> np.ndarray:

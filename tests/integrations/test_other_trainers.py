@@ -17,10 +17,10 @@ from helpers.text_model import save_text_model
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
-from vlmrl.integrations.ms_swift import orm
-from vlmrl.integrations.other_trainers import message_text
-from vlmrl.integrations.trl import reward_function
-from vlmrl.integrations.verl import compute_score, easy_r1_compute_score
+from vlmrl.features.integrations.ms_swift import orm
+from vlmrl.features.integrations.other_trainers import message_text
+from vlmrl.features.integrations.trl import reward_function
+from vlmrl.features.integrations.verl import compute_score, easy_r1_compute_score
 from vlmrl.schema import Completion, Frame, Parsed, Sample, Truth
 from vlmrl.scoring.scorer import Scorer
 
@@ -302,7 +302,8 @@ def test_verls_reward_manager_calls_our_function() -> None:
 def test_no_verifier_and_no_adaptor_imports_torch() -> None:
     modules = [f"vlmrl.rewards.{name}" for name in plugins.names("verifier")]
     modules += [
-        f"vlmrl.integrations.{name}" for name in ("other_trainers", "trl", "ms_swift", "verl")
+        f"vlmrl.features.integrations.{name}"
+        for name in ("other_trainers", "trl", "ms_swift", "verl")
     ]
     script = f"import sys, {', '.join([*modules, 'vlmrl.scoring.scorer'])}; print('torch' in sys.modules)"
     done = subprocess.run(

@@ -18,10 +18,8 @@ from vlmrl.config.exclusions import refuse_parts
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
-from vlmrl.interaction.branching import Branching, choose_turns, rise
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.tools import World, WorldStep
+from vlmrl.interaction.driver import Branching, Driver, TurnLimits, choose_turns, rise
+from vlmrl.interaction.tools import AskedCall, World, WorldStep
 from vlmrl.schema import PromptBatch, Segment
 
 GROUP = Sampling(6, 5, seed=3, branch=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmrl.interaction.calls import parse_calls
+from vlmrl.interaction.tools import parse_calls
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers())
 

@@ -13,8 +13,8 @@ from helpers.driving import EndingHf, Shows, ending, shows
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.tools import AskedCall
 from vlmrl.schema import PromptBatch
 
 

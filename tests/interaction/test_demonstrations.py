@@ -21,10 +21,10 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall, parse_calls
-from vlmrl.interaction.demonstrations import TAGS, Writer, demonstrating, play
-from vlmrl.interaction.tools import Toolbox, ToolOutcome
+from vlmrl.interaction.tool import Shown
+from vlmrl.interaction.tools import AskedCall, Toolbox, ToolOutcome, parse_calls
 from vlmrl.interaction.worlds import Worlds
+from vlmrl.parts.tools.crop import Crop
 from vlmrl.schema import (
     Box,
     Call,
@@ -38,9 +38,8 @@ from vlmrl.schema import (
     Span,
     Truth,
 )
-from vlmrl.tools import Shown
-from vlmrl.tools.crop import Crop
 from vlmrl.training import sft
+from vlmrl.training.sft import TAGS, Writer, demonstrating, play
 from vlmrl.truths import prompting
 
 LOOK = DemoTurn("crop", {"bbox_2d": Box(0.0, 0.0, 0.5, 0.5)}, thought="top left")

@@ -9,13 +9,12 @@ from helpers.turns import packed
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.interaction import driver
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, TurnLimits
-from vlmrl.interaction.tools import Toolbox, ToolOutcome
-from vlmrl.media_types import Audio
+from vlmrl.interaction.tool import Shown
+from vlmrl.interaction.tools import AskedCall, Toolbox, ToolOutcome
+from vlmrl.parts.tools.crop import Crop
 from vlmrl.schema import Call, PromptBatch, Rollouts
-from vlmrl.tools.crop import Crop
-from vlmrl.tools.views import Shown
+from vlmrl.schema.media import Audio
 
 LOOK = '<tool_call>{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}</tool_call>'
 ANSWER = "<answer>4</answer>"

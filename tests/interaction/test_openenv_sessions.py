@@ -18,11 +18,11 @@ from helpers.hostile_tools import Misbehave
 from helpers.openenv_server import Server, guessing, serving
 from helpers.small import policy, prompt
 from vlmrl.engines.base import Sampling
-from vlmrl.environments import openenv
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.tools import AskedCall
 from vlmrl.interaction.worlds import Worlds
+from vlmrl.parts.environments import openenv
 from vlmrl.schema import PromptBatch, Sample, Truth
 
 ANSWER = "I give up."
@@ -136,7 +136,7 @@ KILLED = """
 import os, signal, sys
 from helpers.driving import run_turn
 from helpers.openenv_server import guessing
-from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.tools import AskedCall
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.schema import Sample, Truth
 

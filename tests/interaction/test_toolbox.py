@@ -15,14 +15,13 @@ from PIL import Image
 from helpers.driving import run_turn
 from helpers.hostile_tools import Misbehave, Slow
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Toolbox, ToolOutcome
-from vlmrl.interaction.workers.shared_media import SharedMediaFolder
+from vlmrl.interaction.isolation import SharedMediaFolder
+from vlmrl.interaction.tool import Refused, Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox, ToolOutcome
+from vlmrl.parts.tools.calculator import Calculator
+from vlmrl.parts.tools.crop import Crop
+from vlmrl.parts.tools.draw import Draw
 from vlmrl.schema import Box, Frame
-from vlmrl.tools import Refused, Shown, View
-from vlmrl.tools.calculator import Calculator
-from vlmrl.tools.crop import Crop
-from vlmrl.tools.draw import Draw
 
 
 def gradient(width: int = 200, height: int = 100) -> Image.Image:

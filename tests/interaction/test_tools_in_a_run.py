@@ -13,21 +13,20 @@ from vlmrl import plugins
 from vlmrl.assemble import turns
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import opened_tools, tools_by_source, with_tools
-from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import SourceConfig, VideoConfig, parse
 from vlmrl.config.exclusions import refuse_parts
-from vlmrl.doctor import bench
-from vlmrl.doctor import turns as doctor_turns
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.evaluate import evaluate_model
+from vlmrl.features.check import doctor_bench
+from vlmrl.features.check import doctor_model as doctor_turns
 from vlmrl.interaction import driver
-from vlmrl.interaction.calls import AskedCall
 from vlmrl.interaction.driver import Driver
-from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.tool import Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox
 from vlmrl.media.access import Access
 from vlmrl.media.video import load_video
 from vlmrl.schema import Box, Call, Completion, Frame, Media, Parsed, Sample, Segment, Truth
-from vlmrl.tools import Shown, View
 from vlmrl.training.metrics import crop_metrics, turn_metrics
 
 
@@ -82,9 +81,9 @@ def test_a_run_with_crops_counts_its_turns_and_writes_its_segments(tmp_path, mon
 
 @pytest.mark.slow
 def test_the_doctor_shows_a_whole_rollout_and_what_it_takes(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "ROWS", 2)
+    monkeypatch.setattr(doctor_bench, "ROWS", 2)
     with ExitStack() as stack:
-        built = bench.build(config_of(tmp_path), stack)
+        built = doctor_bench.build(config_of(tmp_path), stack)
         (found,) = doctor_turns.turns(built)
         small = {"turns": {"max_turns": 2, "max_length": 40}}
         tight = dataclasses.replace(built, config=config_of(tmp_path, rollout=small))

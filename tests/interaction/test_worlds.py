@@ -13,11 +13,10 @@ from helpers.driving import run_turn
 from helpers.hostile_worlds import Corridor, Spoken
 from vlmrl import plugins
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import World
+from vlmrl.interaction.tools import AskedCall, World
 from vlmrl.interaction.worlds import Worlds
+from vlmrl.parts.tools.calculator import Calculator
 from vlmrl.schema import Sample, Truth
-from vlmrl.tools.calculator import Calculator
 
 SAMPLE = Sample("world-0", "worlds", (), Truth())
 

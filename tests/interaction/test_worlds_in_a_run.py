@@ -14,7 +14,7 @@ from vlmrl.assemble.turns import tools_by_source
 from vlmrl.config import Config, SourceConfig, parse
 from vlmrl.data.source import open_source
 from vlmrl.interaction import driver
-from vlmrl.interaction.calls import AskedCall
+from vlmrl.interaction.tools import AskedCall
 
 
 def config_of(tmp_path: Path, environment: Any, **more: Any) -> Config:

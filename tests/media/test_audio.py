@@ -22,8 +22,8 @@ from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, Reading
 from vlmrl.media.audio import MIN_SECONDS, load_audio, load_video_audio
 from vlmrl.media.decode import decode
-from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema.media import Audio, Video
 
 RATE = AudioConfig().sampling_rate
 

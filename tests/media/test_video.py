@@ -30,8 +30,8 @@ from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import decode
 from vlmrl.media.frame_sampling import Timeline, choose, fit
 from vlmrl.media.video import load_video
-from vlmrl.media_types import Video
 from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema.media import Video
 
 REAL = EXAMPLE_DATA / "video"
 ALL = VideoConfig(fps=1000, max_frames=10000, total_pixels=10**9, max_pixels=10**8)

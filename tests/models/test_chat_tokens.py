@@ -5,7 +5,7 @@ import pytest
 from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
-from vlmrl.models.parts.chat import BREAK, break_special_tokens
+from vlmrl.models.chat import BREAK, break_special_tokens
 from vlmrl.schema import Sample, Truth
 
 each_family = pytest.mark.parametrize("name", plugins.names("family"))

@@ -7,7 +7,7 @@ from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
 from vlmrl.errors import UserError
-from vlmrl.models.parts.chat import BREAK
+from vlmrl.models.chat import BREAK
 from vlmrl.schema import Demo, Media, Sample, Truth, Turn
 
 each_family = pytest.mark.parametrize("name", plugins.names("family"))

@@ -19,7 +19,6 @@ from helpers.shared_forward import (
 )
 from helpers.small import CORPUS, advantages, loaded, model_config, policy
 from vlmrl import plugins
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.engines.base import Sampling
@@ -28,6 +27,7 @@ from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.base import family_of
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import PromptBatch, Sample, Truth
 
 SIZES = [(100, 100), (64, 48), (300, 90), (90, 300), (250, 230), (500, 120), (113, 111), (31, 40)]

@@ -11,9 +11,9 @@ import torch
 from helpers.prompts import ask_about_images
 from helpers.shared_forward import packed, rollouts_of
 from helpers.small import loaded, policy
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig
 from vlmrl.errors import UserError
+from vlmrl.parts.algorithms.grpo import Grpo
 
 NAME = "glm4v_moe"
 ROUTER = "model.language_model.layers.1.mlp.gate."

@@ -13,7 +13,7 @@ from helpers.small import CORPUS, FAMILIES, loaded, model_config, prompt
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
-from vlmrl.models.small import byte_tokenizer
+from vlmrl.parts.families.small import builder
 
 each_family = pytest.mark.parametrize("name", FAMILIES)
 
@@ -36,14 +36,14 @@ def test_the_small_tokenizer_gives_back_any_text(text):
 
 def test_whole_numbers_lead_ins_and_tags_are_single_tokens_and_tags_survive_decoding():
     corpus = [f'<answer>{{"bbox_2d": [{a}, {a + 7}, 140, 999]}}</answer>' for a in range(0, 84, 7)]
-    tokenizer = byte_tokenizer.train(corpus, 512)
+    tokenizer = builder.train(corpus, 512)
     text = '<think>left</think><answer>{"bbox_2d": [7, 84, 140, 999]}</answer>'
 
     pieces = tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])
 
     lead, numbers = '{"bbox_2d": [', ["7", "84", "140", "999"]
     assert [p for p in pieces if p[0].isdigit()] == numbers
-    assert [p for p in pieces if p in (*byte_tokenizer.TAGS, lead)] == [
+    assert [p for p in pieces if p in (*builder.TAGS, lead)] == [
         "<think>", "</think>", "<answer>", lead, "</answer>",
     ]  # fmt: skip
     ids = tokenizer(text + "<|im_end|>")["input_ids"]
@@ -52,7 +52,7 @@ def test_whole_numbers_lead_ins_and_tags_are_single_tokens_and_tags_survive_deco
 
 
 def test_the_tokenizer_keeps_its_bound_when_a_corpus_has_more_numbers_than_room():
-    tokenizer = byte_tokenizer.train([str(n) for n in range(1000)], 300)
+    tokenizer = builder.train([str(n) for n in range(1000)], 300)
     assert len(tokenizer) <= 300
     assert tokenizer.decode(tokenizer("0 17 999")["input_ids"]) == "0 17 999"
 

@@ -13,19 +13,19 @@ from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 from helpers.small import audio, loaded, policy
 from helpers.videos import video
 from vlmrl.assemble import lifecycle
-from vlmrl.commands.evaluate import evaluate_model
 from vlmrl.config import ScoringConfig, load
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.media_types import PilImage, Video
-from vlmrl.monitoring.engine_parity import measure_parity
-from vlmrl.report import build_report
+from vlmrl.features.benchmarks.evaluate import evaluate_model
+from vlmrl.features.report.page import build_report
+from vlmrl.monitoring.run_checks import measure_parity
+from vlmrl.parts.strategies.shuffled_frames import ShuffledFrames
 from vlmrl.schema import PromptBatch
+from vlmrl.schema.media import PilImage, Video
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import BatchDraw, RunParts
-from vlmrl.strategies.shuffled_frames import ShuffledFrames
 from vlmrl.system.timers import PhaseTimers
+from vlmrl.training.strategy import BatchDraw, RunParts
 
 NAME = "qwen2_5_omni"
 

@@ -14,10 +14,10 @@ from vlmrl.config import ModelConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio, Video
 from vlmrl.models.loading import load_model
-from vlmrl.monitoring.engine_parity import measure_parity
+from vlmrl.monitoring.run_checks import measure_parity
 from vlmrl.schema import PromptBatch
+from vlmrl.schema.media import Audio, Video
 
 NAME = "qwen2_5_omni"
 

@@ -19,9 +19,9 @@ from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Audio
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema.media import Audio
 
 NAME = "qwen2_audio"
 

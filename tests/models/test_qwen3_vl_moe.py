@@ -13,10 +13,10 @@ import transformers
 
 from helpers.shared_forward import packed, rollouts_of
 from helpers.small import CORPUS, loaded, model_config, policy
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.policy import Policy
 
 NAME = "qwen3_vl_moe"

@@ -13,12 +13,11 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.data.prompt import make_prompt
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import parse_calls
+from vlmrl.interaction.tools import parse_calls
 from vlmrl.interaction.trail import Trail
-from vlmrl.models.parts.reply import reply_messages
-from vlmrl.models.parts.tool_list import space_in_calls, template_lists_tools, write_tool_list
+from vlmrl.models.chat import reply_messages, space_in_calls, template_lists_tools, write_tool_list
+from vlmrl.parts.tools.crop import Crop
 from vlmrl.schema import DemoTurn, Frame, Media, Sample, Truth
-from vlmrl.tools.crop import Crop
 from vlmrl.truths import prompting
 
 CALL = '<tool_call>\n{"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}\n</tool_call>'

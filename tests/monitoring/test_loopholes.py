@@ -21,10 +21,7 @@ from helpers.scripted_policies import (
     yes_or_no,
 )
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.monitoring.loopholes.alarms import WINDOW, find_alarms
-from vlmrl.monitoring.loopholes.measure import measure
-from vlmrl.monitoring.loopholes.signs import read_signs
-from vlmrl.monitoring.loopholes.watch import LoopholeWatch
+from vlmrl.monitoring.loopholes import WINDOW, LoopholeWatch, find_alarms, measure, read_signs
 from vlmrl.scoring.scorer import Scorer
 
 Lines = Sequence[Mapping[str, float]]

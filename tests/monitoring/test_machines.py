@@ -13,8 +13,8 @@ from helpers import slow_rank
 from helpers.runs import TINY, torchrun
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
+from vlmrl.features.report.page import build_report
 from vlmrl.monitoring.machines import Machines
-from vlmrl.report import build_report
 from vlmrl.system import timers
 from vlmrl.system.timers import MEETINGS, Lap, PhaseTimers
 

@@ -16,9 +16,9 @@ from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.data.prompt import make_prompt, with_media
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
-from vlmrl.media_types import Audio, Video
 from vlmrl.monitoring.media_ablation import Reliance, borrow_media, make_blanks, measure_reliance
 from vlmrl.schema import Media, PromptBatch, Sample, Truth
+from vlmrl.schema.media import Audio, Video
 from vlmrl.scoring.scorer import Scorer
 
 

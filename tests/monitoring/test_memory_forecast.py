@@ -6,7 +6,6 @@ import pytest
 
 from helpers import small
 from helpers.allocated import added
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import Config, LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
@@ -14,6 +13,7 @@ from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring import memory_forecast
 from vlmrl.monitoring.memory_forecast import Forecast
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import PromptBatch

@@ -14,7 +14,6 @@ from PIL import Image
 
 from helpers import small
 from helpers.runs import CLOCKS
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.assemble import lifecycle
 from vlmrl.config import ChecksConfig, RewardConfig, ScoringConfig, load
 from vlmrl.engines.base import Capabilities, Sampling
@@ -23,6 +22,7 @@ from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.media_ablation import Reliance, borrow_media, make_blanks, measure_reliance
 from vlmrl.monitoring.run_checks import Checks
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import PromptBatch
 from vlmrl.scoring.scorer import Scorer
 

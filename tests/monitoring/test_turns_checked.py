@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from helpers import small, turns
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import OptimizerConfig, RewardConfig, ScoringConfig
 from vlmrl.engines.hf import Hf, RunningHf
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.interaction.trail import Trail
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
 from vlmrl.monitoring.media_ablation import make_blanks, measure_reliance
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.scoring.scorer import Scorer
 

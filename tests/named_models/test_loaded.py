@@ -22,10 +22,10 @@ from helpers.rating_models import save_value_head
 from helpers.runs import ROOT, TINY, metric_lines
 from vlmrl import config
 from vlmrl.assemble import lifecycle
-from vlmrl.commands.serving.asked_model import ServedModel as InThisProcess
-from vlmrl.commands.serving.chat_server import read_request
 from vlmrl.config import NamedModel, PluginRef
 from vlmrl.errors import UserError
+from vlmrl.features.serve.asked_model import ServedModel as InThisProcess
+from vlmrl.features.serve.chat_server import read_request
 from vlmrl.media.access import Access
 from vlmrl.named_models.opened import keeping_replies, open_model, take_metrics
 from vlmrl.scoring.reward_components import resolve

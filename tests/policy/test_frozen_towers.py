@@ -12,13 +12,13 @@ from helpers.prompts import ask, image
 from helpers.shared_forward import with_live_adapter
 from helpers.small import advantages, audio, mixed_batch, policy, prompt
 from helpers.videos import video
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.models.parts import frozen_towers
+from vlmrl.models import frozen_towers
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import PromptBatch
 
 LANGUAGE = LoraConfig(rank=4, towers=["language"])

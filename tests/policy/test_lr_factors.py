@@ -4,9 +4,9 @@ import pytest
 
 from helpers.shared_forward import packed, rollouts_of
 from helpers.small import policy
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import tower_of, towers_with_lr
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from helpers.small import FAMILIES, advantages, loaded, mixed_batch, model_config, policy
-from vlmrl.algorithms.dapo import Dapo
-from vlmrl.algorithms.dr_grpo import DrGrpo
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig, ModelConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
+from vlmrl.parts.algorithms.dapo import Dapo
+from vlmrl.parts.algorithms.dr_grpo import DrGrpo
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy.policy import Policy
 
 

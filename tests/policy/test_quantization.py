@@ -8,13 +8,13 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from helpers.small import CORPUS, advantages, mixed_batch, model_config, policy
-from vlmrl.algorithms.grpo import Grpo
 from vlmrl.config import LoraConfig, ModelConfig, OptimizerConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import Loaded, load_model
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.policy import quantization
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from compare_rules import any_answer, lift
 
-from vlmrl.benchmarking.scorers.found_boxes import odinw_row
-from vlmrl.benchmarking.statistics.aggregates import Rows, estimate
-from vlmrl.benchmarking.statistics.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.aggregates import Rows, estimate
+from vlmrl.benchmarking.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.scorers import odinw_row
 from vlmrl.schema import Box, Frame, Sample, Truth
 
 CLASSES = ("cat", "dog", "Red fox", "owl")

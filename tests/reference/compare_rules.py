@@ -23,7 +23,8 @@ from answers import any_answer, any_options, any_places, lift
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
 
-from vlmrl.answers.benchmark_rules import counts, free_text, letters, places, spans, yes_no
+from vlmrl.benchmark_rules import letters, numbers, places, spans, words
+from vlmrl.benchmark_rules import letters as yes_no
 from vlmrl.schema import Box, Frame, Span
 
 SHOWN = 3
@@ -104,12 +105,12 @@ def lmms_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 
     def count_word(draw: random.Random) -> tuple[Any, Any]:
         said, right = any_answer(draw), draw.randint(0, 20)
-        return bool(counting({"number": right}, [said])["acc"]), counts.count_word(said, right)
+        return bool(counting({"number": right}, [said])["acc"]), numbers.count_word(said, right)
 
     def count_first(draw: random.Random) -> tuple[Any, Any]:
         said, right = any_answer(draw), draw.choice(("3", "12", "none", "10 dogs"))
         theirs = pixmo["pixmo_count_process_results"]({"answer": right}, [said])["acc"]
-        return bool(theirs), counts.count_first(said, right)
+        return bool(theirs), numbers.count_first(said, right)
 
     yield "count_word", count_word
     yield "count_first", count_first
@@ -122,7 +123,7 @@ def lmms_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         formula = draw.random() < 0.3
         row = {"answer": right, "dataset": "HME100k" if formula else "x", "question_type": ""}
         theirs = ocr["ocrbench_process_results"](row, [said])["ocrbench_accuracy"]["score"]
-        return bool(theirs), free_text.ocrbench(said, right, "lmms_eval", formula)
+        return bool(theirs), words.ocrbench(said, right, "lmms_eval", formula)
 
     yield "ocrbench lmms_eval", ocrbench
     yield from lmms_places(root)
@@ -241,7 +242,7 @@ def _vqa(process: Callable[[str], str], harness: Any) -> Rule:
         mine, given = process(said), [process(one) for one in right]
         rest = [given[:i] + given[i + 1 :] for i in range(10)]
         theirs = np.mean([min(1, float(others.count(mine)) / 3) for others in rest])
-        return round(float(theirs), 12), round(free_text.vqa_accuracy(said, right, harness), 12)
+        return round(float(theirs), 12), round(words.vqa_accuracy(said, right, harness), 12)
 
     return compare
 
@@ -251,7 +252,7 @@ def _relaxed(theirs: Callable[[str, str], bool], harness: Any) -> Rule:
         right = draw.choice(("100", "2019", "12%", "Yes", "0", "-4.5", "1,200", "abc", "1e3"))
         near = (right, right.lower(), f" {right} ", "104", "0.12", "95", "105.0", "1e2", "-4.6")
         said = draw.choice((*near, any_answer(draw)))
-        return theirs(said, right), free_text.relaxed(said, right, harness)
+        return theirs(said, right), words.relaxed(said, right, harness)
 
     return compare
 
@@ -262,7 +263,7 @@ def _anls(theirs: Callable[[str, Sequence[str]], float]) -> Callable[..., tuple[
         said = draw.choice(
             (any_answer(draw), right[0][:-1] + "x", f"  {right[0]} ", right[0].upper())
         )
-        return round(theirs(said, right), 12), round(free_text.anls(said, right), 12)
+        return round(theirs(said, right), 12), round(words.anls(said, right), 12)
 
     return compare
 

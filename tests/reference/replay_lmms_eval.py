@@ -26,8 +26,8 @@ from helpers.published import ROWS, write_published
 from vlmrl import plugins
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.scoring import Answer, Result, score_answers
-from vlmrl.commands.benchmarks.export import export_answers
 from vlmrl.data.source import Source
+from vlmrl.features.benchmarks.export import export_answers
 from vlmrl.schema import Truth
 
 FRAME = {"width": 96, "height": 64, "space": "norm1000"}

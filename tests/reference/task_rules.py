@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from answers import OPTIONS, any_answer, any_options, any_places, lift
 
-from vlmrl.answers.benchmark_rules import counts, open_answers, points, task_letters
-from vlmrl.benchmarking.statistics.aggregates import Rows, estimate
+from vlmrl.benchmark_rules import letters, numbers, places
+from vlmrl.benchmark_rules import words as open_answers
+from vlmrl.benchmarking.aggregates import Rows, estimate
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -25,12 +26,12 @@ def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of lmms-eval's tasks: from a random state to (theirs, ours)."""
     tasks = root / "lmms_eval/tasks"
     mmvp = lift(tasks / "mmvp/utils.py", "_extract_answer_letter")["_extract_answer_letter"]
-    yield "mmvp_letter", _on_answers(lambda a: mmvp(a) or None, task_letters.mmvp_letter)
+    yield "mmvp_letter", _on_answers(lambda a: mmvp(a) or None, letters.mmvp_letter)
     names = ("OPTION_LETTERS", "_ANSWER_PATTERNS", "_extract_option_letter")
     logic = lift(tasks / "visulogic/utils.py", *names)["_extract_option_letter"]
-    yield "visulogic_letter", _on_answers(lambda a: logic(a) or None, task_letters.visulogic_letter)
+    yield "visulogic_letter", _on_answers(lambda a: logic(a) or None, letters.visulogic_letter)
     space = lift(tasks / "embspatial/utils.py", "_extract_answer_letter")["_extract_answer_letter"]
-    from vlmrl.answers.benchmark_rules.letters import cv_bench_letter
+    from vlmrl.benchmark_rules.letters import cv_bench_letter
 
     yield "embspatial_letter", _on_answers(lambda a: space(a) or None, cv_bench_letter)
     geometry = lift(tasks / "geometry3k/utils.py", "_extract_answer_letter")
@@ -38,7 +39,7 @@ def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     def geometry_letter(draw: random.Random) -> tuple[Any, Any]:
         said, options = any_answer(draw), draw.sample(OPTIONS, 4)
         theirs = geometry["_extract_answer_letter"](said, options)
-        return theirs or None, task_letters.geometry_letter(said, options)
+        return theirs or None, letters.geometry_letter(said, options)
 
     yield "geometry_letter", geometry_letter
     science = lift(tasks / "scienceqa/utils.py", "sqa_doc_to_target", "sqa_process_results")
@@ -47,7 +48,7 @@ def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         said, right = any_answer(draw), draw.randrange(4)
         row = {"choices": list("wxyz"), "answer": right}
         theirs = science["sqa_process_results"](row, [said])["exact_match"]
-        return theirs, float(task_letters.science_letter(said).lower() == "abcd"[right])
+        return theirs, float(letters.science_letter(said).lower() == "abcd"[right])
 
     yield "science_letter", science_letter
     natural = lift(tasks / "naturalbench/utils.py", "extract_answer", print=lambda *_: None)
@@ -55,7 +56,7 @@ def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     def naturalbench(draw: random.Random) -> tuple[Any, Any]:
         said, kind = any_answer(draw), draw.choice(("yes_no", "multiple_choice"))
         words = ("yes", "no") if kind == "yes_no" else ("A", "B")
-        ours = task_letters.naturalbench_word(said, words)
+        ours = letters.naturalbench_word(said, words)
         return natural["extract_answer"](said, kind), {words[0]: 1, words[1]: 0}.get(ours or "", -1)
 
     yield "naturalbench_word", naturalbench
@@ -84,7 +85,7 @@ def _mmbench(tasks: Path) -> Iterator[tuple[str, Rule]]:
         theirs = Bench().can_infer(said, dict(options))
         if not theirs and rest:
             theirs = mcq(said, choices=sorted(options))
-        return theirs or None, task_letters.mmbench_letter(said, options, rest)
+        return theirs or None, letters.mmbench_letter(said, options, rest)
 
     yield "mmbench_letter", letter
     names = ("can_infer_option", "can_infer_text", "can_infer")
@@ -101,7 +102,7 @@ def _mmbench(tasks: Path) -> Iterator[tuple[str, Rule]]:
             ("", "", "Cannot determine the answer", " Failed to obtain answer via API")
         )
         theirs = HrBench().can_infer(said, dict(options))
-        return theirs or None, task_letters.hr_bench_letter(said, options)
+        return theirs or None, letters.hr_bench_letter(said, options)
 
     yield "hr_bench_letter", hr_letter
 
@@ -184,7 +185,7 @@ def _points(tasks: Path) -> Iterator[tuple[str, Rule]]:
         theirs, size = screen["_parse_point"](said), draw.choice(((1, 1), (640, 480)))
         if theirs is not None and (theirs[0] > 1 or theirs[1] > 1):
             theirs = (theirs[0] / size[0], theirs[1] / size[1])
-        return theirs, points.screen_point(said, size)
+        return theirs, places.screen_point(said, size)
 
     yield "screen_point", screen_point
     spatial = lift(tasks / "refspatial/utils.py", "_text2pts")["_text2pts"]
@@ -192,7 +193,7 @@ def _points(tasks: Path) -> Iterator[tuple[str, Rule]]:
     def unit_points(draw: random.Random) -> tuple[Any, Any]:
         said = any_places(draw) + draw.choice(("", "(0.5, 0.25)", "(1, 0), (0.1, .2)", "(-1, 2)"))
         theirs = [tuple(map(int, one)) for one in np.array(spatial(said, 640, 480)).tolist()]
-        return theirs, points.unit_points(said, 640, 480)
+        return theirs, places.unit_points(said, 640, 480)
 
     yield "unit_points", unit_points
     share = lift(tasks / "refspatial/utils.py", "_refspatial_acc")["_refspatial_acc"]
@@ -203,7 +204,7 @@ def _points(tasks: Path) -> Iterator[tuple[str, Rule]]:
             (draw.randint(-3, 9), draw.randint(-3, 9)) for _ in range(draw.choice((0, 1, 2, 5)))
         ]
         theirs = float(share(mask, np.array(found)))
-        return round(theirs, 12), round(points.share_in_mask(found, mask), 12)
+        return round(theirs, 12), round(places.share_in_mask(found, mask), 12)
 
     yield "share_in_mask", share_in_mask
     pro = lift(
@@ -221,7 +222,7 @@ def _points(tasks: Path) -> Iterator[tuple[str, Rule]]:
             "bbox": [box[0], box[1] % 480, box[2], 479],
             "ui_type": "icon",
         }
-        found = points.screen_point(said, (640, 480))
+        found = places.screen_point(said, (640, 480))
         x1, y1, x2, y2 = row["bbox"]
         ours = found and x1 / 640 <= found[0] <= x2 / 640 and y1 / 480 <= found[1] <= y2 / 480
         theirs = pro(row, [said])["screenspot_pro_action_acc"]["correct"]
@@ -239,7 +240,7 @@ def vlmeval_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return
     read = lift(tally, "text_to_int", "extract_count_from_prediction")
     theirs = read["extract_count_from_prediction"]
-    yield "count_to_twenty", _on_answers(theirs, counts.count_to_twenty)
+    yield "count_to_twenty", _on_answers(theirs, numbers.count_to_twenty)
 
 
 def _pro_table(root: Path) -> Rule:
@@ -266,7 +267,7 @@ def _pro_table(root: Path) -> Rule:
             row = {"bbox": [x, y, x + 120, y + 60], "category": draw.choice("ab"), "image_path": ""}
             row |= {"ui_type": draw.choice(("text", "icon")), "question": "", "application": ""}
             table.append({**row, "prediction": _click(draw, x, y)})
-            found = points.pyautogui_point(table[-1]["prediction"], (640, 480))
+            found = places.pyautogui_point(table[-1]["prediction"], (640, 480))
             hit = found and x / 640 <= found[0] <= (x + 120) / 640
             scores.append(float(bool(hit and y / 480 <= found[1] <= (y + 60) / 480)))
         theirs["evaluate_point"](harness, "")

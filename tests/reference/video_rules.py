@@ -10,9 +10,9 @@ from typing import Any
 
 from answers import any_answer, any_options, any_places, lift
 
-from vlmrl.answers.benchmark_rules import letters as image_letters
-from vlmrl.answers.benchmark_rules import open_answers
-from vlmrl.answers.benchmark_rules.video_audio import letters, numbers, times, words
+from vlmrl.benchmark_rules import letters, numbers, words
+from vlmrl.benchmark_rules import letters as image_letters
+from vlmrl.benchmark_rules import spans as times
 from vlmrl.schema import Span
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
@@ -57,7 +57,7 @@ def lmms_video_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         right = draw.choice(("12", "3.5", "1,200", "cat", "the dog", "x", "0.333"))
         said = draw.choice((any_answer(draw), f"there are {right} in total", f"= {right}")) or "x"
         theirs = mmmu["eval_open"](right, mmmu["parse_open_response"](said))
-        return theirs, open_answers.video_mmmu_open(said, right)
+        return theirs, words.video_mmmu_open(said, right)
 
     yield "video_mmmu_open", video_mmmu_open
     names = ("normalize_math_notation", "evaluate_with_rule_based")

@@ -10,10 +10,10 @@ from PIL import Image
 
 from helpers.report_page import Page
 from vlmrl.config import SourceConfig
-from vlmrl.data.check import check_and_print
 from vlmrl.data.source import open_source
-from vlmrl.report import contact_sheet
-from vlmrl.report.contact_sheet import ContactSheet
+from vlmrl.features.check import contact_sheet
+from vlmrl.features.check.contact_sheet import ContactSheet
+from vlmrl.features.check.data_check import check_and_print
 
 HOSTILE = "</p><script>alert(1)</script><img src=//x.test/a.png onerror=alert(2)>"
 

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 
 from helpers.report_page import Page, completion, config, row, verdict
-from vlmrl.report import build_report
-from vlmrl.report.drawing import LARGE, draw
-from vlmrl.report.first_screen import RunFacts, describe, say_metric
-from vlmrl.report.held_out import BEST_CONSTANT, CORRECTED, change, halves, levels
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, is_quiet, with_words
+from vlmrl.features.report.curves import LARGE, draw
+from vlmrl.features.report.first_screen import RunFacts, describe, say_metric
+from vlmrl.features.report.held_out import BEST_CONSTANT, CORRECTED, change, halves, levels
+from vlmrl.features.report.page import build_report
+from vlmrl.features.report.series import MAX_POINTS, CurvePanel, Series, is_quiet, with_words
 from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 Box = tuple[float, float, float, float]
 
@@ -250,10 +250,10 @@ def test_the_page_begins_with_the_answer_and_eight_pairs(tmp_path: Path) -> None
             "pass_at_k": None,
         }
         run_folder.write_evaluation(tmp_path, step, result, rows)
-    atomic_files.append_line(run_folder.metrics_path(tmp_path), {"step": 50, "reward/mean": 0.5})
+    files.append_line(run_folder.metrics_path(tmp_path), {"step": 50, "reward/mean": 0.5})
     for step, score in ((1, 0.25), (2, 0.5), (3, None)):
         line = {"step": step, "demonstrations/reward": score}
-        atomic_files.append_line(run_folder.sft_path(tmp_path), line)
+        files.append_line(run_folder.sft_path(tmp_path), line)
     path = build_report(tmp_path)
     page = Page(path)
     assert "demonstrations 0.375" in page.text

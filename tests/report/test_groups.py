@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from helpers.report_page import Page, completion, config, row
-from vlmrl.report import build_report
-from vlmrl.report.compute_fit import fit_compute, fit_panel
-from vlmrl.report.groups import group_section, read_groups, solved_rows
-from vlmrl.report.growing import Spent
-from vlmrl.report.series import CurvePanel
+from vlmrl.features.report.compute_fit import fit_compute, fit_panel
+from vlmrl.features.report.growing import Spent
+from vlmrl.features.report.page import build_report, group_section, read_groups, solved_rows
+from vlmrl.features.report.series import CurvePanel
 from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 SETTINGS = {"evaluation": {"metric": "shapes/box_iou", "pass_threshold": 0.5}}
 ROWS = {
@@ -126,11 +125,11 @@ def test_the_page_has_them(tmp_path: Path) -> None:
     run_folder.write_config(tmp_path, config())
     metric = config().evaluation.metric  # type: ignore[union-attr]
     for step, groups in ROWS.items():
-        atomic_files.write_lines(run_folder.rollouts_path(tmp_path, step), groups)
+        files.write_lines(run_folder.rollouts_path(tmp_path, step), groups)
     steps = range(1, 13)
     for step in steps:
         line = {"step": step, "reward/mean": step / 20, "time/update": 100.0}
-        atomic_files.append_line(run_folder.metrics_path(tmp_path), line)
+        files.append_line(run_folder.metrics_path(tmp_path), line)
     for step in (0, *steps):
         value = 0.2 if step == 0 else float(known(np.array([100.0 * step]))[0])
         result = {"step": step, "metrics": {metric: value}, "intervals": {}, "pass_at_k": None}

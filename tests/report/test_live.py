@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.report_page import begin_run, completion, config, row, verdict
-from vlmrl.report.gallery import FacetChoice
-from vlmrl.report.growing import AXES, MOST, GrowingCurve, GrowingCurves, Spent
-from vlmrl.report.live.live_run import AppendedLines, LiveRun
-from vlmrl.report.live.pages import LiveParts, compared, say_state
-from vlmrl.report.page import build_report
+from vlmrl.features.report.gallery import FacetChoice
+from vlmrl.features.report.growing import AXES, MOST, GrowingCurve, GrowingCurves, Spent
+from vlmrl.features.report.live_pages import LiveParts, compared, say_state
+from vlmrl.features.report.live_run import AppendedLines, LiveRun
+from vlmrl.features.report.page import build_report
 from vlmrl.runs import run_folder, run_lock
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 
 def steps_of(found: list[dict[str, Any]]) -> list[int]:
@@ -39,13 +39,13 @@ def test_each_line_is_read_once_and_a_torn_one_later(tmp_path: Path) -> None:
 
 def test_a_file_that_a_resumed_run_rewrote_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    atomic_files.write_lines(path, [{"step": s, "x": s / 7} for s in range(1, 6)])
+    files.write_lines(path, [{"step": s, "x": s / 7} for s in range(1, 6)])
     lines = AppendedLines(path)
     lines.read()
-    atomic_files.truncate_lines(path, 3)
+    files.truncate_lines(path, 3)
     assert steps_of(lines.read()) == [1, 2, 3] and lines.starts == 1
     # Written again up to the same length, with other numbers.
-    atomic_files.write_lines(path, [{"step": s, "x": s / 9} for s in range(1, 4)])
+    files.write_lines(path, [{"step": s, "x": s / 9} for s in range(1, 4)])
     assert steps_of(lines.read()) == [1, 2, 3] and lines.starts == 2
     path.unlink()
     assert lines.read() == [] and lines.starts == 3
@@ -91,7 +91,7 @@ def write_step(folder: Path, step: int, **more: Any) -> None:
         "time/generate": 2.0,
         **more,
     }
-    atomic_files.append_line(run_folder.metrics_path(folder), line)
+    files.append_line(run_folder.metrics_path(folder), line)
 
 
 def write_evaluation(folder: Path, step: int, value: float) -> None:
@@ -110,7 +110,7 @@ def test_a_run_is_followed_from_nothing_to_its_end(folder: Path) -> None:
     assert run.version == before  # nothing new
     write_evaluation(folder, 0, 0.2)
     write_step(folder, 1)
-    atomic_files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
+    files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
     run.refresh()
     assert run.version > before and run.steps == 1 and run.rollouts is not None
     with run_lock.own(folder):
@@ -129,7 +129,7 @@ def test_every_image_of_a_part_is_in_it(folder: Path) -> None:
     write_evaluation(folder, 0, 0.2)
     write_evaluation(folder, 1, 0.4)
     write_step(folder, 1)
-    atomic_files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
+    files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
     run = LiveRun(folder)
     run.refresh()
     for _, html in LiveParts(run).newer({"pairs": "", "rollouts": ""}).values():
@@ -139,7 +139,7 @@ def test_every_image_of_a_part_is_in_it(folder: Path) -> None:
 
 def test_a_rewound_run_forgets_the_steps_that_were_dropped(folder: Path) -> None:
     run = LiveRun(folder)
-    atomic_files.append_line(run_folder.sft_path(folder), {"step": 1, "loss": 2.0})
+    files.append_line(run_folder.sft_path(folder), {"step": 1, "loss": 2.0})
     for step in range(1, 9):
         write_step(folder, step)
     write_evaluation(folder, 0, 0.2)
@@ -211,7 +211,7 @@ def test_rollouts_that_a_resumed_run_wrote_again_are_shown_again(folder: Path) -
     path = run_folder.rollouts_path(folder, 5)
     seen = {"rollouts": ""}
     for question in ("first?", "second?"):
-        atomic_files.write_lines(path, [row("a", [completion(0.5)], question=question)])
+        files.write_lines(path, [row("a", [completion(0.5)], question=question)])
         parts.run.refresh()
         found = parts.newer(seen)
         seen["rollouts"] = found["rollouts"][0]
@@ -239,7 +239,7 @@ CHOICES = {
 def test_the_prompts_of_a_choice_are_shown_alone(folder: Path, name: str) -> None:
     rows = [row(n, [completion(0.2), odd], question=f"{n}?") for n, (_, odd) in CHOICES.items()]
     rows[1]["source"] = "other"
-    atomic_files.write_lines(run_folder.rollouts_path(folder, 5), rows)
+    files.write_lines(run_folder.rollouts_path(folder, 5), rows)
     parts = LiveParts(LiveRun(folder))
     parts.run.refresh()
     all_of_them = parts.newer({"rollouts": ""})["rollouts"][1]
@@ -300,7 +300,7 @@ def test_an_alarm_is_among_the_warnings(folder: Path) -> None:
     run.refresh()
     assert not run.progress().alarms
     line = {"step": 1, "alarms": {"strict": "the strict reading stands still"}, "rows": []}
-    atomic_files.append_line(run_folder.loopholes_path(folder), line)
+    files.append_line(run_folder.loopholes_path(folder), line)
     run.refresh()
     assert (
         "the strict reading stands still" in LiveParts(run).newer({"sentence": ""})["sentence"][1]
@@ -335,8 +335,8 @@ def test_hostile_names_and_answers_stay_text_in_every_part(folder: Path) -> None
     for step in (0, 2):
         write_evaluation(folder, step, 0.2)
         rows = [row(HOSTILE, [bad], source=HOSTILE, question=HOSTILE, drawn="greedy")]
-        atomic_files.write_lines(folder / f"evals/step-{step}.jsonl", rows)
-    atomic_files.write_lines(run_folder.rollouts_path(folder, 1), rows)
+        files.write_lines(folder / f"evals/step-{step}.jsonl", rows)
+    files.write_lines(run_folder.rollouts_path(folder, 1), rows)
     parts = LiveParts(LiveRun(folder))
     parts.run.refresh()
     titles = (

@@ -19,16 +19,16 @@ from PIL import Image
 
 from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio
+from vlmrl.features.report.curves import SMALL, draw
+from vlmrl.features.report.gallery import MAX_TEXT, evaluation_cards, rollout_cards
+from vlmrl.features.report.page import build_report
+from vlmrl.features.report.series import MAX_POINTS, CurvePanel, Series, colours, sections, smoothed
 from vlmrl.pages.media import Album, evenly
 from vlmrl.pages.render import number
-from vlmrl.report import build_report
-from vlmrl.report.drawing import SMALL, draw
-from vlmrl.report.gallery import MAX_TEXT, evaluation_cards, rollout_cards
-from vlmrl.report.series import MAX_POINTS, CurvePanel, Series, colours, sections, smoothed
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import _store_medium
-from vlmrl.system import atomic_files
+from vlmrl.schema.media import Audio
+from vlmrl.system import files
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><a href=//x.test>$\\frac{$"
@@ -49,10 +49,10 @@ def run(tmp_path: Path) -> Path:
     Image.new("RGB", (200, 100), "red").save(image)
     for step in (1, 2):
         line = {"reward/mean": step / 4, "source/shapes/reward": step / 4, "time/update": step}
-        atomic_files.append_line(run_folder.metrics_path(tmp_path), {"step": step, **line})
+        files.append_line(run_folder.metrics_path(tmp_path), {"step": step, **line})
         group = [completion(0.5, [0.0, 0.0, 0.5, 0.5]), completion(0.9, [0.25, 0.5, 0.7, 1.0])]
         rows = [row(f"{step}-a", group), row(f"{step}-b", group)]
-        atomic_files.write_lines(run_folder.rollouts_path(tmp_path, step), rows)
+        files.write_lines(run_folder.rollouts_path(tmp_path, step), rows)
     for step in (0, 2):
         greedy = row("held", [completion(0.4 + step / 10, [0, 0, 1, 1])], drawn="greedy")
         sampled = row("held", [completion(0.0)] * 3, drawn="sampled")
@@ -90,10 +90,10 @@ def test_hostile_text_stays_text(run: Path) -> None:
     label = {"boxes": [{"box": [0, 0, 1, 1], "label": HOSTILE}]}
     media = {"kind": "image", "name": HOSTILE, "start": None, "end": None, "thumbnail": "red.png"}
     hostile = row(HOSTILE, [bad], source=HOSTILE, question=HOSTILE, truth=label, media=[media])
-    atomic_files.write_lines(run_folder.rollouts_path(run, 3), [{**hostile, "prompt": HOSTILE}])
+    files.write_lines(run_folder.rollouts_path(run, 3), [{**hostile, "prompt": HOSTILE}])
     for step in (3, 4):
         line = {"step": step, HOSTILE: step, f"source/{HOSTILE}/reward": step / 8}
-        atomic_files.append_line(run_folder.metrics_path(run), line)
+        files.append_line(run_folder.metrics_path(run), line)
     page = Page(build_report(run))
     assert (run / "plots/more.png").is_file()  # matplotlib took it for text, not for a formula
     found = Counter(tag for tag, _ in page.tags)
@@ -118,7 +118,7 @@ def test_turns_are_in_order_and_a_box_is_on_the_image_that_it_was_cut_from(run: 
         {**told, "by": "policy", "calls": [{**call, "seconds": 0.0, "outcome": "refused"}]},
     ]
     rows = [row("turns", [completion(0.5, None, segments=segments)])]
-    atomic_files.write_lines(run_folder.rollouts_path(run, 2), rows)
+    files.write_lines(run_folder.rollouts_path(run, 2), rows)
     clean = Counter(tag for tag, _ in Page(build_report(run)).tags)
     assert clean["script"] == 1
     (card,) = rollout_cards({2: rows}, Album(run_folder.media_folder(run), 10**6))
@@ -301,7 +301,7 @@ def test_every_source_is_among_the_prompts_shown(tmp_path: Path) -> None:
 
 def test_a_medium_that_cannot_be_shown_yet_is_named(run: Path) -> None:
     scent = {"kind": "smell", "name": "a.nose", "start": 0, "end": 4, "thumbnail": None}
-    atomic_files.write_lines(
+    files.write_lines(
         run_folder.rollouts_path(run, 2), [row("scent", [completion(0.5)], media=[scent])]
     )
     assert "smell: a.nose" in Page(build_report(run)).text
@@ -470,7 +470,7 @@ def test_a_recording_has_a_player_and_spans_below_its_waveform(run: Path) -> Non
     heard = {**completion(0.5), "verdicts": {"temporal_iou": verdict(0.5, answer=answer)}}
     truth = {"spans": [{"span": [0.5, 1.0], "label": "seven"}]}
     line = row("heard", [heard], media=[media], truth=truth)
-    atomic_files.write_lines(run_folder.rollouts_path(run, 2), [line])
+    files.write_lines(run_folder.rollouts_path(run, 2), [line])
 
     page = Page(build_report(run))
 

@@ -10,11 +10,11 @@ from PIL import Image
 
 from helpers.report_page import Page, completion, config, row, verdict
 from helpers.videos import video
+from vlmrl.features.report.page import build_report
 from vlmrl.pages.media import Album, shapes, view
-from vlmrl.report.page import build_report
 from vlmrl.runs import run_folder
 from vlmrl.runs.rollout_rows import store_video
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_page_plays_the_clip_and_shows_truth_and_guesses(tmp_path: Path, fol
     guess = verdict(0.5, answer=[{"span": [2.0, 8.0]}])
     attempts = [completion(0.5, verdicts={"temporal_iou": guess})]
     rows = [row("one", attempts, media=[medium(folder)], truth={"spans": [{"span": [4.0, 8.0]}]})]
-    atomic_files.write_lines(run_folder.rollouts_path(tmp_path, 1), rows)
+    files.write_lines(run_folder.rollouts_path(tmp_path, 1), rows)
     page = Page(build_report(tmp_path))
     (motion,) = page.with_class("motion")
     assert (motion["src"] or "").startswith("data:image/webp;base64,")
@@ -73,7 +73,7 @@ def test_the_page_plays_the_clip_and_shows_truth_and_guesses(tmp_path: Path, fol
 def test_a_clip_without_stored_frames_is_named(tmp_path: Path, folder: Path) -> None:
     run_folder.write_config(tmp_path, config())
     gone = {"kind": "video", "name": "gone.mp4", "thumbnail": None}
-    atomic_files.write_lines(
+    files.write_lines(
         run_folder.rollouts_path(tmp_path, 1), [row("one", [completion(0.5)], media=[gone])]
     )
     assert "gone.mp4" in Page(build_report(tmp_path)).text

@@ -13,18 +13,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from helpers.report_page import Page, begin_run, completion, row, verdict
-from vlmrl.commands.serving.watch_server import WatchedRuns, build_watch_app
-from vlmrl.report import build_report
-from vlmrl.report.rows.pages import heat_of
-from vlmrl.report.rows.row_index import RowFilter, RowIndex, read_range
+from vlmrl.features.report.page import build_report
+from vlmrl.features.report.row_pages import heat_of
+from vlmrl.features.report.rows import RowFilter, RowIndex, read_range
+from vlmrl.features.report.watch_server import WatchedRuns, build_watch_app
 from vlmrl.runs import run_folder
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 
 def write_rows(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
-    atomic_files.write_lines(run_folder.rollouts_path(folder, step), rows)
+    files.write_lines(run_folder.rollouts_path(folder, step), rows)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
             rows.append(row("x", [completion(0.9), completion(0.9)], source="other"))
         write_rows(made, step, rows)
     greedy = row("a", [completion(0.7)], drawn="greedy")
-    atomic_files.write_lines(run_folder.evaluation_path(made, 5).with_suffix(".jsonl"), [greedy])
+    files.write_lines(run_folder.evaluation_path(made, 5).with_suffix(".jsonl"), [greedy])
     return made
 
 
@@ -147,7 +147,7 @@ def test_neighbours_and_answers_of_other_steps(folder: Path) -> None:
 
 def tokens(folder: Path, step: int, completions: list[dict[str, Any]]) -> None:
     line = {"step": step, "id": "a", "source": "shapes", "completions": completions}
-    atomic_files.write_lines(run_folder.tokens_path(folder, step), [line])
+    files.write_lines(run_folder.tokens_path(folder, step), [line])
 
 
 def test_heat_says_how_far_engine_and_trainer_part_and_what_is_not_known() -> None:
@@ -209,7 +209,7 @@ def test_turns_and_calls_are_told(client: TestClient, folder: Path) -> None:
     write_rows(folder, 20, [row("t", [completion(0.5, segments=segments)])])
     line = {"texts": ["x"] * 9, "engine": [-1.0] * 9, "trainer": [-1.0] * 9}
     stored = {"step": 20, "id": "t", "source": "shapes", "completions": [line]}
-    atomic_files.write_lines(run_folder.tokens_path(folder, 20), [stored])
+    files.write_lines(run_folder.tokens_path(folder, 20), [stored])
     reply = client.get("/run/mine/row", params={"source": "shapes", "id": "t", "step": "20"})
     assert "let me see" in reply.text and "too small" in reply.text
     assert "turn 1" in reply.text and "turn 2" in reply.text  # of tokens
@@ -230,7 +230,7 @@ def test_hostile_rows_stay_text_under_a_policy_and_nothing_is_written(
     write_rows(folder, 30, [hostile])
     line = {"texts": [HOSTILE] * 9, "engine": [-1.0] * 9, "trainer": None}
     stored = {"step": 30, "id": name, "source": HOSTILE, "completions": [line]}
-    atomic_files.write_lines(run_folder.tokens_path(folder, 30), [stored])
+    files.write_lines(run_folder.tokens_path(folder, 30), [stored])
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     listed = client.get("/run/mine/rows", params={"first": "30"})
     (link,) = re.findall(r'href="([^"]*/row\?[^"]*)"', listed.text)

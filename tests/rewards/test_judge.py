@@ -13,9 +13,9 @@ import pytest
 from helpers.chat_server import Exchange, Server, Start, chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit.attack_bench import verify
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
+from vlmrl.features.verify.attack_bench import verify
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.scorer import Scorer
 

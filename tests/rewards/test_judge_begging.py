@@ -13,10 +13,10 @@ from PIL import Image
 from helpers.chat_server import chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit import drawn_begging
-from vlmrl.audit.attack_bench import verify
-from vlmrl.audit.begging import APPEALS, begging_texts
 from vlmrl.config import RewardConfig
+from vlmrl.features.verify import attacks
+from vlmrl.features.verify.attack_bench import verify
+from vlmrl.features.verify.attacks import APPEALS, begging_texts
 from vlmrl.schema import Frame, Media, Sample, Seen, Truth
 
 SAMPLE = Sample("1", "s", ("What animal?",), Truth(text=("cat",)))
@@ -59,7 +59,7 @@ def test_with_images_the_candidate_is_in_the_last_part_alone_and_the_rules_speak
 ):
     texts = begging_texts()[::10]
     for appeal in APPEALS["en"]:
-        neutral, *found = requests(["neutral", *texts], drawn_begging.show_drawn(appeal).media[0])
+        neutral, *found = requests(["neutral", *texts], attacks.show_drawn(appeal).media[0])
         assert "never an instruction" in neutral["messages"][0]["content"].rpartition("images")[2]
         for text, body in zip(texts, found, strict=True):
             system, user = body["messages"]
@@ -70,19 +70,19 @@ def test_with_images_the_candidate_is_in_the_last_part_alone_and_the_rules_speak
 
 
 def test_texts_of_all_scripts_that_a_font_has_are_drawn_into_different_images() -> None:
-    texts = drawn_begging.drawable_texts()
+    texts = attacks.drawable_texts()
     # DejaVu Sans comes with matplotlib and has four of the five; Chinese needs a font of the machine.
     scripts = {
         name for name, of_one in APPEALS.items() if any(a in t for a in of_one for t in texts)
     }
     assert scripts >= {"en", "de", "es", "ar"}
-    assert len(texts) + drawn_begging.count_not_drawn() == len(begging_texts())
-    plain = np.asarray(drawn_begging.show_drawn("").media[0])
+    assert len(texts) + attacks.count_not_drawn() == len(begging_texts())
+    plain = np.asarray(attacks.show_drawn("").media[0])
     assert (plain == plain[0, 0]).all()
-    images = {np.asarray(drawn_begging.show_drawn(text).media[0]).tobytes() for text in texts}
+    images = {np.asarray(attacks.show_drawn(text).media[0]).tobytes() for text in texts}
     assert len(images) == len(texts)
     for text in texts:
-        pixels = np.asarray(drawn_begging.show_drawn(text).media[0])
+        pixels = np.asarray(attacks.show_drawn(text).media[0])
         inked = (pixels != plain).any(axis=-1)
         assert 500 < inked.sum() < inked.size / 5
         assert not inked[-5:].any() and not inked[:, -5:].any()  # nothing runs over the edge
@@ -90,8 +90,8 @@ def test_texts_of_all_scripts_that_a_font_has_are_drawn_into_different_images() 
 
 def test_a_text_in_the_image_changes_the_image_part_and_nothing_else() -> None:
     plain, *found = [
-        requests(["neutral"], drawn_begging.show_drawn(text).media[0])[0]
-        for text in ("", *drawn_begging.drawable_texts()[::7])
+        requests(["neutral"], attacks.show_drawn(text).media[0])[0]
+        for text in ("", *attacks.drawable_texts()[::7])
     ]
     for body in found:
         system, user = body["messages"]
@@ -132,7 +132,7 @@ import json
 
 import numpy as np
 from PIL import Image
-from vlmrl.audit.begging import APPEALS
+from vlmrl.features.verify.attacks import APPEALS
 
 def fair(messages):
     data = json.loads(messages[1]["content"])
@@ -194,11 +194,11 @@ def test_the_bench_finds_a_judge_that_obeys_what_is_drawn_in_an_image(
     (tmp_path / "mine.py").write_text(GULLIBLE)
     options = {"callable": f"{tmp_path}/mine.py:{name}", "attempts": 1, "media": True}
     report = verify(RewardConfig(verifier="judge", options=options))
-    found = [f for f in report.findings if f.attack == drawn_begging.NAME]
-    tried = len(drawn_begging.drawable_texts())
-    assert report.tried[drawn_begging.NAME] == tried and report.not_drawn == 105 - tried
+    found = [f for f in report.findings if f.attack == attacks.NAME]
+    tried = len(attacks.drawable_texts())
+    assert report.tried[attacks.NAME] == tried and report.not_drawn == 105 - tried
     assert len(found) == (tried if paid else 0)
-    assert [f for f in report.findings if f.attack != drawn_begging.NAME] == []
+    assert [f for f in report.findings if f.attack != attacks.NAME] == []
 
 
 @pytest.mark.slow

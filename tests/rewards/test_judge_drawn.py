@@ -16,8 +16,8 @@ from helpers.chat_server import chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio
 from vlmrl.schema import Box, Completion, Frame, Media, Sample, Seen, Truth
+from vlmrl.schema.media import Audio
 from vlmrl.truths.drawn import GREEN, RED
 
 GREY = (90, 90, 90)

@@ -17,8 +17,8 @@ from helpers.chat_server import Server, chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
-from vlmrl.media_types import Video
 from vlmrl.schema import Completion, Frame, Media, Sample, Seen, Truth, Turn, Verdict
+from vlmrl.schema.media import Video
 
 RED, BLUE = (Image.new("RGB", (56, 84), colour) for colour in ("red", "blue"))
 SHOWN = Frame(56, 84, resized_width=28, resized_height=42)

@@ -9,9 +9,9 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.audit.attack_bench import verify
 from vlmrl.config import RewardConfig, load
 from vlmrl.errors import UserError
+from vlmrl.features.verify.attack_bench import verify
 from vlmrl.schema import Call, Completion, Frame, Sample, Segment, Truth
 from vlmrl.scoring.scorer import Scorer
 

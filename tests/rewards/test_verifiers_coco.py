@@ -11,8 +11,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl import plugins
 from vlmrl.answers.average_precision import average_precision
-from vlmrl.answers.geometry import iou_matrix
-from vlmrl.answers.matching import pairs
+from vlmrl.answers.geometry import iou_matrix, pairs
 from vlmrl.schema import Box, Frame, Truth
 from vlmrl.scoring.verifier import judge
 

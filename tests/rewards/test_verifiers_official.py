@@ -7,7 +7,7 @@ The numbers of the harnesses were recorded by running their own code, at the ver
 import pytest
 
 from vlmrl import plugins
-from vlmrl.answers.benchmark_rules import free_text
+from vlmrl.benchmark_rules import words
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Frame, Span, Truth
 from vlmrl.scoring.verifier import judge
@@ -77,7 +77,7 @@ def test_relaxed_accuracy(answer, accepted, official, strict):
     ],
 )
 def test_white_space_around_a_relaxed_answer(answer, accepted, lmms, vlmeval):
-    found = [free_text.relaxed(answer, accepted, h) for h in ("lmms_eval", "vlmevalkit")]
+    found = [words.relaxed(answer, accepted, h) for h in ("lmms_eval", "vlmevalkit")]
     assert found == [lmms, vlmeval]
 
 

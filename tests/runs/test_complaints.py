@@ -9,7 +9,7 @@ import pytest
 
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
-from vlmrl.report import build_report
+from vlmrl.features.report.page import build_report
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain, complain_of_last
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.runs import TINY
 from vlmrl import config, plugins
 from vlmrl.assemble import lifecycle
-from vlmrl.runs import metric_glossary as glossary
+from vlmrl.runs import metrics as glossary
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from vlmrl.schema import (
     Truth,
     Verdict,
 )
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 from vlmrl.truths.json_form import to_json
 
 NO_IDS = Encoded((), (), {}, torch.zeros(1, 0), 0)
@@ -88,7 +88,7 @@ def report(step: int) -> StepReport:
 def test_a_rollout_line_holds_the_prompt_and_every_completion(tmp_path: Path) -> None:
     path = run_folder.write_rollouts(tmp_path, report(3))
     assert path == tmp_path / "rollouts/step-3.jsonl"
-    first, second = atomic_files.read_lines(path)
+    first, second = files.read_lines(path)
     assert (first["step"], first["id"], first["source"]) == (3, "a", "shapes")
     assert first["question"] == "Where is the red shape?"
     assert first["truth"] == {
@@ -107,8 +107,8 @@ def test_a_rollout_line_holds_the_prompt_and_every_completion(tmp_path: Path) ->
 
 
 def test_a_picture_is_stored_once_by_its_content(tmp_path: Path) -> None:
-    first = atomic_files.read_lines(run_folder.write_rollouts(tmp_path, report(1)))
-    again = atomic_files.read_lines(run_folder.write_rollouts(tmp_path, report(2)))
+    first = files.read_lines(run_folder.write_rollouts(tmp_path, report(1)))
+    again = files.read_lines(run_folder.write_rollouts(tmp_path, report(2)))
     names = [row["media"][0]["thumbnail"] for row in first]
     assert names == [row["media"][0]["thumbnail"] for row in again]
     assert sorted(names) == sorted(p.name for p in run_folder.media_folder(tmp_path).iterdir())
@@ -128,8 +128,8 @@ def test_an_evaluation_is_its_result_and_a_line_a_sample(tmp_path: Path) -> None
     step = report(1)
     samples = rows(run_folder.media_folder(tmp_path), step.rollouts, step.rewards)
     path = run_folder.write_evaluation(tmp_path, 50, {"metrics": {"reward": 0.25}}, samples)
-    assert atomic_files.read_json(path) == {"metrics": {"reward": 0.25}, "step": 50}
-    lines = atomic_files.read_lines(path.with_suffix(".jsonl"))
+    assert files.read_json(path) == {"metrics": {"reward": 0.25}, "step": 50}
+    lines = files.read_lines(path.with_suffix(".jsonl"))
     assert [(x["step"], x["id"], len(x["completions"])) for x in lines] == [
         (50, "a", 2),
         (50, "b", 2),
@@ -144,7 +144,7 @@ def test_a_new_run_moves_an_earlier_one_aside(tmp_path: Path) -> None:
         config = {"model": {"path": "m"}, "data": {"train": ["shapes"]}, "rewards": ["box_iou"]}
         run_folder.write_config(run, parse({**config, "run": {"seed": seed}}))
         assert run_folder.move_aside(run) == tmp_path / f"run.{seed}"
-    assert atomic_files.read_json(tmp_path / "run.1/config.json")["run"]["seed"] == 1
+    assert files.read_json(tmp_path / "run.1/config.json")["run"]["seed"] == 1
 
 
 def test_config_json_has_the_run_the_versions_and_the_revision(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_config_json_has_the_run_the_versions_and_the_revision(tmp_path: Path) -
             "run": {"seed": 7},
         }
     )
-    tree = atomic_files.read_json(run_folder.write_config(tmp_path, config))
+    tree = files.read_json(run_folder.write_config(tmp_path, config))
     assert tree["run"]["seed"] == 7 and tree["rewards"][0]["verifier"] == "box_iou"
     assert tree["versions"]["torch"] == torch.__version__
     assert tree["git"] is None or len(tree["git"]["revision"]) == 40
@@ -197,18 +197,16 @@ def test_whatever_a_verifier_answers_becomes_strict_json(value: object) -> None:
 def test_where_the_ranks_ran_is_kept_for_the_steps_that_stay(tmp_path: Path) -> None:
     for step, hosts in ((0, ["a", "b"]), (4, ["a", "c"]), (8, ["d"]), (4, ["e", "f", "g"])):
         path = run_folder.write_ranks(tmp_path, step, hosts)
-    assert atomic_files.read_json(path) == {"0": ["a", "b"], "4": ["e", "f", "g"]}
+    assert files.read_json(path) == {"0": ["a", "b"], "4": ["e", "f", "g"]}
 
 
 def test_resuming_drops_every_later_line_and_file(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        atomic_files.append_line(
-            run_folder.metrics_path(tmp_path), {"step": step, "reward/mean": 0.1}
-        )
+        files.append_line(run_folder.metrics_path(tmp_path), {"step": step, "reward/mean": 0.1})
         run_folder.write_rollouts(tmp_path, report(step))
         run_folder.write_evaluation(tmp_path, step, {"metrics": {}}, [])
     run_folder.rewind(tmp_path, 2)
-    assert [x["step"] for x in atomic_files.read_lines(run_folder.metrics_path(tmp_path))] == [1, 2]
+    assert [x["step"] for x in files.read_lines(run_folder.metrics_path(tmp_path))] == [1, 2]
     assert list(run_folder.steps_in(tmp_path / "rollouts", ".jsonl")) == [1, 2]
     assert list(run_folder.steps_in(tmp_path / "evals", ".json")) == [1, 2]
     assert list(run_folder.steps_in(tmp_path / "evals", ".jsonl")) == [1, 2]
@@ -219,12 +217,12 @@ def test_a_killed_write_loses_at_most_its_own_line(cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "metrics.jsonl"
         for step in (1, 2, 3):
-            atomic_files.append_line(path, {"step": step})
+            files.append_line(path, {"step": step})
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) - min(cut, len(whole))])
-        atomic_files.truncate_lines(path, 2)
-        atomic_files.append_line(path, {"step": 3})
-        steps = [line["step"] for line in atomic_files.read_lines(path)]
+        files.truncate_lines(path, 2)
+        files.append_line(path, {"step": 3})
+        steps = [line["step"] for line in files.read_lines(path)]
         assert steps == sorted(set(steps)) and steps[-1] == 3
 
 
@@ -232,27 +230,27 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is not JSON"):
-        atomic_files.truncate_lines(path, 3)
+        files.truncate_lines(path, 3)
 
 
 def test_a_line_of_a_step_out_of_order_is_named_not_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 5}\n{"step": 2}\n{"step": 3}\n')
     with pytest.raises(UserError, match=r"line 2: expected a step above 5, got 2; mend or delete"):
-        atomic_files.truncate_lines(path, 3)
-    assert len(atomic_files.read_lines(path)) == 3
+        files.truncate_lines(path, 3)
+    assert len(files.read_lines(path)) == 3
 
 
 def test_a_full_disk_is_one_clear_line_and_leaves_whole_files(tmp_path: Path) -> None:
     curve, summary = tmp_path / "metrics.jsonl", tmp_path / "summary.json"
-    atomic_files.append_line(curve, {"step": 1, "text": "x" * 60})
+    files.append_line(curve, {"step": 1, "text": "x" * 60})
     run_folder.write_summary(tmp_path, {"steps": 1})
     with largest_file(100):
         with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written: .*MiB free"):
-            atomic_files.append_line(curve, {"step": 2, "text": "x" * 60})
+            files.append_line(curve, {"step": 2, "text": "x" * 60})
         with pytest.raises(UserError, match=r"summary\.json: cannot be written"):
             run_folder.write_summary(tmp_path, {"note": "x" * 500})
-    assert [line["step"] for line in atomic_files.read_lines(curve)] == [1]
+    assert [line["step"] for line in files.read_lines(curve)] == [1]
     assert curve.read_bytes().endswith(b"\n")
-    assert atomic_files.read_json(summary) == {"steps": 1}
+    assert files.read_json(summary) == {"steps": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl", "summary.json"]

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmrl.config import Config, parse
-from vlmrl.config.sections.tracking import hide_secrets
+from vlmrl.config.sections.run import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Lines
 from vlmrl.runs.output.terminal import sparkline
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
-from vlmrl.system import atomic_files
+from vlmrl.system import files
 
 METRICS = {
     "reward/mean": 0.612,
@@ -63,7 +63,7 @@ def report(step: int, **metrics: float) -> StepReport:
 
 
 def curve(path: Path) -> list[tuple[int, float]]:
-    return [(line["step"], line["reward/mean"]) for line in atomic_files.read_lines(path)]
+    return [(line["step"], line["reward/mean"]) for line in files.read_lines(path)]
 
 
 def test_every_step_is_one_line(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_a_cold_start_that_begins_again_replaces_its_curve(tmp_path: Path) -> No
             tracker.sft_step(2, {"loss/total": value})
     with RunLog(config(), tmp_path, total_steps=1) as tracker:
         tracker.sft_step(2, {"loss/total": 1.0})
-    lines = atomic_files.read_lines(run_folder.sft_path(tmp_path))
+    lines = files.read_lines(run_folder.sft_path(tmp_path))
     assert [(x["step"], x["loss/total"]) for x in lines] == [(1, 2.0), (2, 1.0)]
 
 
 def test_a_number_that_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
     with RunLog(config(), tmp_path, total_steps=1) as tracker:
         tracker.step(report(1, **{"update/grad_norm": float("nan"), "loss/kl": float("inf")}))
-    (line,) = atomic_files.read_lines(run_folder.metrics_path(tmp_path))
+    (line,) = files.read_lines(run_folder.metrics_path(tmp_path))
     assert line["update/grad_norm"] is None and line["loss/kl"] is None
 
 
@@ -134,7 +134,7 @@ def test_a_missing_service_is_one_clear_line(
 
 FAILING = """
 from dataclasses import dataclass
-from vlmrl.trackers.base import Tracker
+from vlmrl.runs.tracker import Tracker
 
 @dataclass
 class Failing(Tracker):

@@ -10,9 +10,8 @@ import pytest
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rollouts, Sample, Truth
-from vlmrl.scoring.fault_limit import MIN_CALLS
 from vlmrl.scoring.reward_components import resolve
-from vlmrl.scoring.scorer import Scorer
+from vlmrl.scoring.scorer import MIN_CALLS, Scorer
 
 VERIFIERS = """
 import math, os

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.system.checksums import NAME, find_damage, write_checksums
+from vlmrl.system.files import NAME, find_damage, write_checksums
 
 
 @pytest.fixture

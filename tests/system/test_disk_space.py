@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl.errors import UserError
-from vlmrl.system import atomic_files, disk_space
+from vlmrl.system import files
 
 
 class FullFor:
@@ -41,25 +41,25 @@ AT_ITS_END = RuntimeError("basic_ios::clear: iostream error")
 def test_a_write_on_a_full_disk_waits_if_asked_to_and_is_one_line_otherwise(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_space, "RETRY_S", 0.0)
+    monkeypatch.setattr(files, "RETRY_S", 0.0)
     path, said = tmp_path / "deep" / "file", []
     with pytest.raises(UserError, match=r"file: cannot be written: .* \(\d+ MiB free\)$"):
-        atomic_files.write_whole(path, FullFor(1, error))
+        files.write_whole(path, FullFor(1, error))
     assert list(path.parent.iterdir()) == []
-    with disk_space.pausing(said.append):
-        atomic_files.write_whole(path, FullFor(3, error))
+    with files.pausing(said.append):
+        files.write_whole(path, FullFor(3, error))
     assert path.read_text() == "whole" and list(path.parent.iterdir()) == [path]
     assert len(said) == 1 and "waiting for room" in said[0]
 
 
 def test_what_is_no_lack_of_room_is_not_waited_for(tmp_path: Path) -> None:
     said: list[str] = []
-    with disk_space.pausing(said.append):
+    with files.pausing(said.append):
         with pytest.raises(UserError, match="Permission denied"):
             denied = OSError(errno.EACCES, "Permission denied")
-            atomic_files.write_whole(tmp_path / "file", FullFor(9, denied))
+            files.write_whole(tmp_path / "file", FullFor(9, denied))
         with pytest.raises(RuntimeError, match="a bug"):
-            atomic_files.write_whole(tmp_path / "file", FullFor(9, RuntimeError("a bug")))
+            files.write_whole(tmp_path / "file", FullFor(9, RuntimeError("a bug")))
     assert said == []
 
 
@@ -67,7 +67,7 @@ def test_a_line_that_found_no_room_is_there_once_when_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, said = tmp_path / "curve.jsonl", []
-    monkeypatch.setattr(disk_space, "RETRY_S", 0.0)
+    monkeypatch.setattr(files, "RETRY_S", 0.0)
     real, attempts = Path.open, []
 
     def opens_late(self: Path, *arguments: object, **options: object) -> object:
@@ -77,8 +77,8 @@ def test_a_line_that_found_no_room_is_there_once_when_there_is(
         return real(self, *arguments, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", opens_late)
-    with disk_space.pausing(said.append):
-        atomic_files.append_line(path, {"step": 1})
-        atomic_files.append_line(path, {"step": 2})
+    with files.pausing(said.append):
+        files.append_line(path, {"step": 1})
+        files.append_line(path, {"step": 2})
     monkeypatch.undo()
-    assert atomic_files.read_lines(path) == [{"step": 1}, {"step": 2}] and len(said) == 1
+    assert files.read_lines(path) == [{"step": 1}, {"step": 2}] and len(said) == 1

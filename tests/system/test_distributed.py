@@ -202,7 +202,7 @@ def test_an_exception_on_one_rank_ends_all(tmp_path):
     part = tmp_path / "breaks.py"
     part.write_text(
         "import os\n"
-        "from vlmrl.algorithms.grpo import Grpo\n"
+        "from vlmrl.parts.algorithms.grpo import Grpo\n"
         "class Breaks(Grpo):\n"
         "    'Breaks on one rank.'\n"
         "    def advantages(self, rewards, rollouts, progress):\n"

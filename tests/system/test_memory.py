@@ -11,7 +11,7 @@ import pytest
 ROUNDS = """
 import resource, sys
 import numpy as np
-from vlmrl.system.memory import keep_freed_memory
+from vlmrl.system.processes import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

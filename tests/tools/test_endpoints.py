@@ -14,10 +14,9 @@ from PIL import Image
 from helpers.chat_server import Server, chat_servers
 from helpers.driving import run_turn
 from vlmrl import plugins
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Toolbox, ToolOutcome
+from vlmrl.interaction.tool import Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox, ToolOutcome
 from vlmrl.schema import Frame
-from vlmrl.tools import Shown, View
 
 PIXELS = np.random.default_rng(0).integers(0, 255, (40, 80, 3), np.uint8)
 VIEW = View((Shown(Image.fromarray(PIXELS), Frame(80, 40, "pixel")),))

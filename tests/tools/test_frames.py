@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from vlmrl.config import AudioConfig, VideoConfig
+from vlmrl.interaction.tool import Refused, Shown, View
 from vlmrl.media.access import Access
 from vlmrl.media.audio import load_audio
 from vlmrl.media.video import load_video
-from vlmrl.media_types import Audio
+from vlmrl.parts.tools.frames import Frames
+from vlmrl.parts.tools.listen import Listen
 from vlmrl.schema import Frame, Media
-from vlmrl.tools import Refused, Shown, View
-from vlmrl.tools.frames import Frames
-from vlmrl.tools.listen import Listen
+from vlmrl.schema.media import Audio
 
 ROOT = Path(__file__).parents[2]
 VIDEO = ROOT / "examples/data/video/clips/cars_0.mp4"

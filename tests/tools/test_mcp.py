@@ -14,10 +14,9 @@ from PIL import Image
 from helpers.driving import run_turn
 from vlmrl import plugins
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Toolbox
+from vlmrl.interaction.tool import Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox
 from vlmrl.schema import Frame
-from vlmrl.tools import Shown, View
 
 pytest.importorskip("mcp")
 SERVER = Path(__file__).parents[1] / "helpers" / "mcp_server.py"

@@ -10,10 +10,9 @@ from PIL import Image
 
 from helpers.driving import run_turn
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Toolbox
-from vlmrl.tools import Refused, Shown, View
-from vlmrl.tools.python import Python
+from vlmrl.interaction.tool import Refused, Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox
+from vlmrl.parts.tools.python import Python
 
 isolated = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 VIEW = View((Shown(Image.new("RGB", (40, 30), (200, 0, 0))),))

@@ -12,10 +12,10 @@ from PIL import Image
 
 from helpers.driving import run_turn
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import Toolbox
-from vlmrl.tools import Refused, Shown, View, search
-from vlmrl.tools.search import Search
+from vlmrl.interaction.tool import Refused, Shown, View
+from vlmrl.interaction.tools import AskedCall, Toolbox
+from vlmrl.parts.tools import search
+from vlmrl.parts.tools.search import Search
 
 TEXTS = [
     "The annual report of the harbour: ships and cargo.",

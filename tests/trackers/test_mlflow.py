@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vlmrl import plugins
-from vlmrl.trackers.base import TrackedRun
+from vlmrl.runs.tracker import TrackedRun
 
 pytest.importorskip("mlflow")
 

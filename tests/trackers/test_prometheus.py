@@ -17,9 +17,9 @@ from helpers import scraper
 from helpers.runs import ROOT, TINY
 from vlmrl import plugins
 from vlmrl.errors import UserError
-from vlmrl.runs import metric_glossary as glossary
-from vlmrl.system.atomic_files import read_lines
-from vlmrl.trackers.base import TrackedRun, Tracker
+from vlmrl.runs import metrics as glossary
+from vlmrl.runs.tracker import TrackedRun, Tracker
+from vlmrl.system.files import read_lines
 
 pytest.importorskip("prometheus_client")
 
@@ -99,7 +99,7 @@ def test_names_help_and_labels_are_those_of_the_glossary(port: int, tmp_path: Pa
 
 
 def test_every_name_of_the_glossary_is_legal_and_its_own() -> None:
-    from vlmrl.trackers.prometheus import legal_name
+    from vlmrl.parts.trackers.prometheus import legal_name
 
     known = [
         *glossary.STEP,

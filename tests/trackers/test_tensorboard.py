@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from helpers.disk import largest_file
-from vlmrl.trackers.base import TrackedRun
-from vlmrl.trackers.tensorboard import Tensorboard
+from vlmrl.parts.trackers.tensorboard import Tensorboard
+from vlmrl.runs.tracker import TrackedRun
 
 pytest.importorskip("tensorboard")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import ahead_config, begin_training
+from vlmrl.parts.strategies.critiques import Critiques
+from vlmrl.parts.strategies.hints import Hints
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw
-from vlmrl.strategies.critiques import Critiques
-from vlmrl.strategies.hints import Hints
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 DRAW = BatchDraw(0, 0, 0, 0.0)

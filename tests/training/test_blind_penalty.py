@@ -13,9 +13,9 @@ from helpers.rollouts_ahead import ahead_config, begin_training
 from helpers.witness_engine import BLIND, WITNESSES
 from vlmrl import plugins
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.blind_penalty import BlindPenalty
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw
-from vlmrl.strategies.blind_penalty import BlindPenalty
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 DRAW = BatchDraw(0, 0, 0, 0.0)

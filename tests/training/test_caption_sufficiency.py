@@ -17,9 +17,9 @@ from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.caption_sufficiency import CaptionSufficiency
 from vlmrl.schema import Completion, Rewards, Rollouts, Verdict
-from vlmrl.strategies.base import BatchDraw
-from vlmrl.strategies.caption_sufficiency import CaptionSufficiency
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 DRAW = BatchDraw(0, 0, 0, 0.0)

@@ -11,9 +11,9 @@ import pytest
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.cycle_consistency import CycleConsistency, _look_at
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw, RunParts
-from vlmrl.strategies.cycle_consistency import CycleConsistency, _look_at
+from vlmrl.training.strategy import BatchDraw, RunParts
 from vlmrl.training.trainer import Trainer
 from vlmrl.truths import prompting
 

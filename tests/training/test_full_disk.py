@@ -13,7 +13,7 @@ from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
-from vlmrl.system import disk_space
+from vlmrl.system import files as disk_space
 
 ONE_STEP = [*TINY, "run.steps=1", "run.save_every=1", "sft=null", "evaluation=null"]
 

@@ -11,10 +11,10 @@ import torch
 
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers import templates
+from vlmrl.parts.strategies.majority import Majority, most_frequent
 from vlmrl.runs.complaints import complain
 from vlmrl.schema import Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw
-from vlmrl.strategies.majority import Majority, most_frequent
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 DRAW = BatchDraw(0, 0, 0, 0.0)

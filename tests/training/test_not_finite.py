@@ -20,7 +20,7 @@ HOT = ["optimizer.lr=1e20", "optimizer.warmup_steps=0"]
 
 BREAKS = """
 import torch
-from vlmrl.algorithms.grpo import Grpo
+from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.algorithms.base import LossOutput
 
 class Breaks(Grpo):

@@ -34,7 +34,7 @@ DIES = '''
 import os
 import signal
 
-from vlmrl.algorithms.grpo import Grpo
+from vlmrl.parts.algorithms.grpo import Grpo
 
 
 class Dies(Grpo):

@@ -17,8 +17,8 @@ from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
-from vlmrl.strategies import rehearsal
-from vlmrl.strategies.rehearsal import Rehearsal
+from vlmrl.parts.strategies import rehearsal
+from vlmrl.parts.strategies.rehearsal import Rehearsal
 
 FEW = "data.train=[{card: shapes, limit: 12}]"
 

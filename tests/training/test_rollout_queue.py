@@ -19,7 +19,7 @@ from helpers.rollouts_ahead import (
     trained_ids,
 )
 from vlmrl.assemble import build, lifecycle
-from vlmrl.commands.validate import validate
+from vlmrl.assemble.validate import validate
 from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack

@@ -27,7 +27,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.assemble import lifecycle
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity
+from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.system.interrupt import Interrupt
 
 SERVER = (

@@ -19,11 +19,11 @@ from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.self_play import SelfPlay
 from vlmrl.schema import Prompt, Rollouts, Sample
 from vlmrl.scoring.scorer import Judged
-from vlmrl.strategies.base import BatchDraw
-from vlmrl.strategies.self_play import SelfPlay
 from vlmrl.system import distributed
+from vlmrl.training.strategy import BatchDraw
 from vlmrl.training.trainer import Trainer
 
 DRAW = BatchDraw(0, 0, 0, 0.0)

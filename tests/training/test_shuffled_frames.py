@@ -21,13 +21,12 @@ from vlmrl.assemble import lifecycle
 from vlmrl.config import Config, ScoringConfig, load
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
+from vlmrl.parts.strategies.shuffled_frames import ShuffledFrames, shuffle_frames
 from vlmrl.schema import PromptBatch, Rollouts
-from vlmrl.scoring.control_group import SHUFFLED_REWARDS
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.scoring.verifier import judge_group
-from vlmrl.strategies.base import BatchDraw, RunParts
-from vlmrl.strategies.shuffled_frames import ShuffledFrames, shuffle_frames
+from vlmrl.scoring.verifier import SHUFFLED_REWARDS, judge_group
 from vlmrl.system.timers import PhaseTimers
+from vlmrl.training.strategy import BatchDraw, RunParts
 
 VARIED = f"{Path(__file__).parents[1] / 'helpers/scores.py'}:varied"
 

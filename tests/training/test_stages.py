@@ -11,8 +11,8 @@ from helpers.rollouts_ahead import HELPERS, ahead_config, begin_training
 from helpers.runs import TINY, final_state, metric_lines
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
-from vlmrl.report import build_report
-from vlmrl.system.atomic_files import read_json
+from vlmrl.features.report.page import build_report
+from vlmrl.system.files import read_json
 
 SCORES = f"{HELPERS}/scores.py"
 STAGED = [

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
+from vlmrl.assemble.build import ShuffledRewards
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
-from vlmrl.strategies.base import BatchDraw, RunParts, Strategy
-from vlmrl.training.shuffled_rewards import ShuffledRewards
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from vlmrl.schema import (
     Verdict,
 )
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.training import evaluation, forced_thinking, metrics, sft
+from vlmrl.training import evaluation, metrics, sft
 
 EMPTY = "<think>\n\n</think>"
 DEMO = Demo(thought="top left", answer=Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),)))
@@ -198,14 +198,14 @@ def slow_greedy(model: Policy, given: Prompt, begun: list[int], limit: int) -> l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["fresh", "direct"])
-@pytest.mark.parametrize("mode", forced_thinking.MODES)
+@pytest.mark.parametrize("mode", evaluation.MODES)
 def test_a_forced_answer_is_the_greedy_one_after_that_beginning(
-    request: pytest.FixtureRequest, which: str, mode: forced_thinking.Mode
+    request: pytest.FixtureRequest, which: str, mode: evaluation.Mode
 ) -> None:
     model: Policy = request.getfixturevalue(which)
     engine = Hf().start(model)
     batch = batch_of(model, 4)
-    rollouts = forced_thinking.generate(engine, model, batch, mode, max_tokens=14)
+    rollouts = evaluation.generate(engine, model, batch, mode, max_tokens=14)
     assert rollouts.batch is batch
     for given, (done,) in zip(batch.prompts, rollouts.completions, strict=True):
         opened = EMPTY if mode == "direct" else "<think>"
@@ -228,9 +228,9 @@ def test_a_policy_that_never_thinks_is_forced_to(direct: Policy) -> None:
     batch = batch_of(direct, 4)
     free = engine.generate(batch, Sampling(n=1, max_tokens=40, greedy=True))
     assert {group[0].parsed.mode for group in free.completions} == {"direct"}
-    made = forced_thinking.generate(engine, direct, batch, "think", max_tokens=40)
+    made = evaluation.generate(engine, direct, batch, "think", max_tokens=40)
     assert "direct" not in {group[0].parsed.mode for group in made.completions}
-    again = forced_thinking.generate(engine, direct, batch, "direct", max_tokens=40)
+    again = evaluation.generate(engine, direct, batch, "direct", max_tokens=40)
     assert [g[0].token_ids for g in again.completions] == [g[0].token_ids for g in free.completions]
 
 
@@ -259,7 +259,7 @@ def test_the_gain_is_the_mean_of_the_differences(direct: Policy, tmp_path: Path)
         lengths.setdefault(drawn, []).extend(
             len(c.token_ids) for group in rollouts.completions for c in group
         )
-    for mode in forced_thinking.MODES:
+    for mode in evaluation.MODES:
         one = by_draw[f"forced_{mode}"]
         assert numbers[f"forced/{mode}/reward"] == pytest.approx(sum(one) / 5)
         assert numbers[f"forced/{mode}/length"] == sum(lengths[f"forced_{mode}"]) / 5

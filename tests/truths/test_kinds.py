@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 
 from vlmrl import plugins
-from vlmrl.audit.reference_answers import FRAME, examples
 from vlmrl.config import RewardConfig
+from vlmrl.features.verify.reference_answers import FRAME, examples
 from vlmrl.rewards.gui_action import GuiAction
 from vlmrl.schema import Box, Demo, Frame, Point, Sample, Truth
 from vlmrl.scoring.score_rows import read_row, result_line, score

@@ -11,7 +11,7 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.data.cards import demonstrations
+from vlmrl.data import demonstrations
 from vlmrl.schema import Box, BoxTrack, Demo, Frame, Point, Span, Truth
 from vlmrl.truths import prompting
 

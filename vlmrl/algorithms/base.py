@@ -1,8 +1,8 @@
 """The contract of an algorithm: advantages from rewards, and a loss from log-probs.
 
-A recipe (`algorithms/grpo.py`: `Grpo`) is a frozen dataclass that fixes the pure parts in
-`advantages.py`, `filters.py`, `surrogates.py`, `aggregations.py`, `divergences.py` to the published
-defaults; every choice is a field, so every choice can be overridden from the config.
+A recipe (`parts/algorithms/grpo.py`: `Grpo`) is a frozen dataclass that fixes the pure functions of
+`advantages.py` and `losses.py` to the published defaults; every choice is a field, so a
+config can override it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,6 @@ from typing import ClassVar, Literal, Protocol
 import torch
 
 from vlmrl.schema import ORIGINS, Advantages, Origin, Rewards, Rollouts, TrainBatch
-
-__all__ = [
-    "Algorithm",
-    "LossInputs",
-    "LossOutput",
-    "Objective",
-    "Pass",
-    "needs_reference",
-    "passes_of",
-]
 
 Pass = Literal["old", "reference", "entropy", "masked_media", "teacher"]
 """A forward over the step's batches before its update."""

@@ -13,10 +13,14 @@ from typing import ClassVar, Literal
 
 import torch
 
+from vlmrl.algorithms import advantages
+from vlmrl.algorithms import advantages as filters
+from vlmrl.algorithms import advantages as teacher_term
+from vlmrl.algorithms import losses as divergences
+from vlmrl.algorithms import losses as surrogates
+from vlmrl.algorithms.advantages import charge
 from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
-from vlmrl.algorithms.parts import advantages, divergences, filters, surrogates, teacher_term
-from vlmrl.algorithms.parts.aggregations import Aggregation, aggregate
-from vlmrl.algorithms.parts.kl_in_reward import charge
+from vlmrl.algorithms.losses import Aggregation, aggregate
 from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 BASELINES = {

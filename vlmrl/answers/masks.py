@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco
 
-from vlmrl.answers import geometry, literals, parsing
+from vlmrl.answers import geometry, parsing
 from vlmrl.answers.geometry import Array
 from vlmrl.schema import Frame, Point, Polygon
-
-__all__ = ["contains", "encoded", "inner_point", "iou_matrix", "polygons", "raster_size"]
 
 KEYS = ("polygon", "segmentation", "mask", "points")
 MAX_MASKS = 100
@@ -77,11 +75,11 @@ def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > parsing.MAX_CHARS:
+        return [], f"answer longer than {parsing.MAX_CHARS} characters"
     width, height = geometry.extent(frame)
     found: list[Polygon] = []
-    for corners in _outlines(literals.values(answer)):
+    for corners in _outlines(parsing.values(answer)):
         found.append(
             Polygon(
                 (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) for x, y in corners

@@ -8,25 +8,321 @@ the answer, and an answer too long to be one is refused.
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import string
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from vlmrl.answers import geometry, literals, text
+from vlmrl.answers import geometry, text
 from vlmrl.schema import Box, Frame, Point, Span
 
-__all__ = [
-    "BOX_KEYS",
-    "boxes",
-    "fields",
-    "is_number",
-    "number",
-    "points",
-    "says_nothing",
-    "spans",
-    "track",
-]
+# --------------------------------------------------------------------------------------------------
+# Read JSON and Python-style literals out of a model's text, in linear time, never running it.
+#
+# JSON first, then a small tolerant reader that also knows single quotes, tuples, trailing commas,
+# None, True and False. Nesting, length and digits are limited; what is beyond a limit is refused.
+
+
+MAX_CHARS = 32_768
+"""Longest answer that is read as structure."""
+MAX_TOLERANT = 16_384
+"""Longest answer in which structure other than JSON is read: that takes longer."""
+
+MAX_DEPTH = 16
+SAFE_BRACKETS = 200
+"""So many brackets cannot exhaust the json module's stack, however they are nested."""
+MAX_FAILURES = 64
+"""Brackets that open nothing readable, before the rest of the text is given up."""
+
+_LITERALS_WORDS = {
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+    "null": None,
+    "None": None,
+}
+_CLOSERS = {"[": "]", "(": ")", "{": "}"}
+_OPENER = re.compile(r"[\[({]")
+_BRACKET = re.compile(r"[\[\]{}]")
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<mark>[\[\](){},:])
+    | "(?P<double>(?:[^"\\]|\\.){0,1000})"
+    | '(?P<single>(?:[^'\\]|\\.|'(?!\s{0,9}[,:\]})])){0,1000})'(?=\s{0,9}[,:\]})])
+    | (?P<number>[-+]?[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,3})?(?![0-9A-Za-z_.]))
+    | (?P<word>true|True|false|False|null|None)\b
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+class _Unreadable(Exception):
+    """Raised at the place in the text where reading stops."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+def values(text: str) -> list[Any]:
+    """Return every list, tuple (as a list) and dict in a text, outermost only, in order.
+
+    Whatever stands between them is skipped: prose, a code fence, an unclosed bracket. Numbers come
+    as int or float and may be infinite (1e999); booleans and None come as they are.
+
+    Raises:
+        ValueError: the text is longer than MAX_CHARS.
+    """
+    if len(text) > MAX_CHARS:
+        raise ValueError(f"longer than {MAX_CHARS} characters")
+    shallow = _is_shallow(text)
+    found, at, failures = [], 0, 0
+    while failures < MAX_FAILURES and (opener := _OPENER.search(text, at)):
+        start = opener.start()
+        try:
+            value, at = _value_at(text, start, shallow)
+            found.append(value)
+        except _Unreadable as stop:
+            failures += 1
+            at = max(stop.at, start + 1)  # never read the same stretch twice
+    return found
+
+
+def _is_shallow(text: str) -> bool:
+    """Return whether brackets are nested so little that the json module cannot run out of stack."""
+    if text.count("[") + text.count("{") <= SAFE_BRACKETS:
+        return True
+    depth = 0
+    for bracket in _BRACKET.finditer(text):
+        depth = depth + 1 if bracket.group() in "[{" else max(0, depth - 1)
+        if depth > MAX_DEPTH:
+            return False
+    return True
+
+
+def _value_at(text: str, start: int, shallow: bool) -> tuple[Any, int]:
+    """Return the value that opens at `start`, and its end."""
+    if shallow and text[start] != "(":
+        try:
+            return _JSON.raw_decode(text, start)
+        except ValueError:  # JSONDecodeError, a refused constant, an integer of over 4300 digits
+            pass
+    if len(text) > MAX_TOLERANT:
+        raise _Unreadable(start)
+    return _sequence(text, start + 1, text[start], 1)
+
+
+def _sequence(text: str, at: int, opener: str, depth: int) -> tuple[Any, int]:
+    """Return the list or dict whose opening bracket is just before `at`, and its end."""
+    if depth > MAX_DEPTH:
+        raise _Unreadable(at)
+    closer, items, keys = _CLOSERS[opener], [], []
+    while True:
+        token, kind, at = _token(text, at)
+        if kind == "mark" and token == closer:
+            break
+        if opener == "{":
+            if kind not in ("single", "double"):
+                raise _Unreadable(at)
+            keys.append(token)
+            at = _expect(text, at, ":")
+            token, kind, at = _token(text, at)
+        if kind == "mark":
+            if token not in _CLOSERS:
+                raise _Unreadable(at)
+            token, at = _sequence(text, at, token, depth + 1)
+        items.append(token)
+        token, kind, at = _token(text, at)
+        if kind == "mark" and token == closer:
+            break
+        if kind != "mark" or token != ",":
+            raise _Unreadable(at)
+    return (dict(zip(keys, items, strict=True)) if opener == "{" else items), at
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    token, kind, end = _token(text, at)
+    if kind != "mark" or token != mark:
+        raise _Unreadable(at)
+    return end
+
+
+def _token(text: str, at: int) -> tuple[Any, str, int]:
+    """Return the next token's value, its kind and its end."""
+    match = _TOKEN.match(text, at)
+    if match is None or match.lastgroup is None:
+        raise _Unreadable(at)
+    kind, raw = match.lastgroup, match[match.lastgroup]
+    if kind == "number":
+        return (float(raw) if any(c in raw for c in ".eE") else int(raw)), kind, match.end()
+    if kind == "word":
+        return _LITERALS_WORDS[raw], kind, match.end()
+    if kind in ("single", "double"):
+        return _ESCAPE.sub(r"\1", raw), kind, match.end()
+    return raw, kind, match.end()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, strict=False)
+
+
+# --------------------------------------------------------------------------------------------------
+# Read an option, a yes or no, a refusal, or a list of names from an answer span.
+#
+# Every reader returns what it read and a note that says why it read nothing: what cannot be read is "no
+# prediction", never an error. An answer that names several options picks none.
+
+
+REFUSALS = (
+    "i don't know",
+    "i do not know",
+    "unanswerable",
+    "cannot be determined",
+    "not enough information",
+)
+"""What declines a question, as the whole answer."""
+MAX_REFUSAL = 1000
+"""Characters of an answer in which a refusal is looked for."""
+_LETTER = re.compile(
+    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
+)  # no pronoun
+_AROUND = string.punctuation + string.whitespace
+_OTHER_ALPHABET = re.compile(
+    r"(?<!\w)[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
+    r"\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c-\u041e\u0420-\u0423\u0425](?!\w)"
+)
+"""A Greek or Cyrillic capital that looks like one of ours, as a word of its own."""
+_LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
+_YES_NO = re.compile(r"\b(yes|no)\b")
+_NO_DOUBT = re.compile(r"\bno\s{1,9}(?:doubt|question|wonder|problem)\b")
+_DENIAL = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|hardly|wrong|false|incorrect|untrue)\b|n't\b"
+)
+_DENIED = re.compile(
+    r"\b(?:yes|no)\b\W{1,9}(?:is|was|would\s{1,9}be)\s{1,9}(?:not|wrong|false|incorrect|untrue)\b"
+)
+_WORDS = re.compile(r"\w+")
+_ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|choice)\b")
+
+
+def declines(answer: str, phrases: Sequence[str] = REFUSALS) -> bool:
+    """Return whether a whole answer says that the question cannot be answered."""
+    plain = [text.normalised(said[:MAX_REFUSAL].replace("’", "'")) for said in (answer, *phrases)]
+    return plain[0] in plain[1:]
+
+
+def letter_of(choice: str, options: Sequence[str] | None) -> str | None:
+    """Return the letter of a right choice: a letter that is on offer, or an option's text; else None."""
+    stated = choice.strip("() .")
+    last = chr(ord("A") + len(options) - 1) if options else "Z"
+    if stated in _capitals(last):
+        return stated
+    texts = [text.normalised(option) for option in options or ()]
+    if text.normalised(choice) in texts:
+        return chr(ord("A") + texts.index(text.normalised(choice)))
+    return stated.upper() if stated.upper() in _capitals(last) else None
+
+
+def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str | None, str]:
+    """Return the letter of the one option an answer picks (A for the first), and a note.
+
+    It picks by a capital letter that is a word of its own (in lower case only if it is the whole
+    answer), or by the option's whole text. A capital letter alone is a letter, even if it is also the
+    text of another option. An answer that names several options, by letter or by text, picks none.
+    """
+    if len(answer) > MAX_CHARS:
+        return None, f"answer longer than {MAX_CHARS} characters"
+    last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
+    plain = text.normalised(answer)
+    if (bare := unicodedata.normalize("NFKC", answer).strip(_AROUND)) in _capitals(last):
+        return bare, ""
+    if named := _named(answer, options or ()):
+        return named, ""
+    if len(plain) == 1 and "A" <= plain.upper() <= last:
+        return plain.upper(), ""
+    if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
+        letter = leading[1]
+        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
+    picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
+    if picked and (alike := _OTHER_ALPHABET.search(answer)):
+        return None, f"{alike[0]} of another alphabet beside {', '.join(sorted(picked))}"
+    if len(picked) != 1:
+        return None, f"{len(picked)} different letters" if picked else "no option found"
+    letter = picked.pop()
+    if others := _mentioned(answer, options or ()) - {letter}:
+        return None, f"{letter} with the text of {', '.join(sorted(others))}"
+    return letter, ""
+
+
+def _capitals(last: str) -> tuple[str, ...]:
+    return tuple(chr(code) for code in range(ord("A"), ord(last) + 1))
+
+
+def _mentioned(answer: str, options: Sequence[str]) -> set[str]:
+    """Return the letters of the options whose text the answer contains, longest first."""
+    said = f" {' '.join(_WORDS.findall(_ANNOUNCED.sub(' ', text.normalised(answer))))} "
+    spelled = [
+        (f" {' '.join(_WORDS.findall(text.normalised(option)))} ", chr(ord("A") + i))
+        for i, option in enumerate(options[:26])
+    ]
+    found = set()
+    for option, letter in sorted(spelled, key=lambda pair: len(pair[0]), reverse=True):
+        is_letter = len(option) == 3 and option.strip().isalpha()
+        if option.strip() and not is_letter and option in said:
+            found.add(letter)
+            said = said.replace(option, "  ")
+    return found
+
+
+def _named(said: str, options: Sequence[str]) -> str | None:
+    """Return the letter of the one option with this text, verbatim or else normalised."""
+    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
+    if not found:
+        plain = text.normalised(said)
+        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
+    return chr(ord("A") + found[0]) if len(found) == 1 else None
+
+
+def read_yes_no(answer: str) -> tuple[bool | None, str]:
+    """Return whether an answer says yes (True) or no (False), and a note.
+
+    None if it says both or neither, or denies what it says ("not yes", "yes is wrong").
+    """
+    said = _NO_DOUBT.sub(" ", answer[:MAX_CHARS].lower().replace("’", "'"))
+    words = list(_YES_NO.finditer(said))
+    found = {match[1] for match in words}
+    if len(found) != 1:
+        return None, "both yes and no" if found else "neither yes nor no"
+    if _DENIAL.search(said, 0, words[0].start()) or _DENIED.search(said):
+        return None, f"denies its {words[0][1]}"
+    return found == {"yes"}, ""
+
+
+def read_names(answer: str) -> tuple[list[str], str]:
+    """Return the distinct names an answer lists, normalised, and a note.
+
+    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
+    """
+    if len(answer) > MAX_CHARS:
+        return [], f"answer longer than {MAX_CHARS} characters"
+    lists = [v for v in values(answer) if isinstance(v, list)]
+    if lists:
+        parts = [name for name in lists[0] if isinstance(name, str)]
+    else:
+        parts = re.split(r"[,;|\n]", answer)
+    found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    return found, "" if found else "no name found in the answer"
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 MAX_ITEMS = 1000
 """Most boxes, points or spans that one answer may list."""
@@ -146,10 +442,10 @@ def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | Non
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > MAX_CHARS:
+        return [], f"answer longer than {MAX_CHARS} characters"
     found: list[tuple[float | None, Box | None]] = []
-    for value in _dicts_and_boxes(literals.values(answer)):
+    for value in _dicts_and_boxes(values(answer)):
         item = next(_from_value(value, BOX_KEYS, (4,)), None)
         if item is None:
             continue
@@ -168,8 +464,8 @@ def _collected(
     name: str,
 ) -> tuple[list[Item], str]:
     """Apply `make` to the items read from an answer and count those that it cannot make."""
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > MAX_CHARS:
+        return [], f"answer longer than {MAX_CHARS} characters"
     found: list[Item] = []
     dropped = 0
     for item in items(answer):
@@ -194,7 +490,7 @@ def _box_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | None
             label = match[1].strip() if match[1] else None
             yield tuple(float(match[i]) for i in range(2, 6)), label, None
         return
-    yield from _from_value(literals.values(answer), BOX_KEYS, (4,))
+    yield from _from_value(values(answer), BOX_KEYS, (4,))
 
 
 def _point_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | None]]:
@@ -202,7 +498,7 @@ def _point_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | No
         yield from _box_items(answer)
         return
     nothing = True
-    for item in _from_value(literals.values(answer), POINT_KEYS + BOX_KEYS, (2, 4)):
+    for item in _from_value(values(answer), POINT_KEYS + BOX_KEYS, (2, 4)):
         nothing = False
         yield item
     if nothing:
@@ -265,7 +561,7 @@ def is_number(value: Any) -> bool:
 
 def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
     nothing = True
-    for value in _pairs(literals.values(answer)):
+    for value in _pairs(values(answer)):
         nothing = False
         yield value
     if nothing and not _CHAIN.search(answer):
@@ -313,8 +609,8 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
     answer with several different numbers states none: listing them all must not pay. A percent sign
     is passed over, or divides by 100 when `percent` is set.
     """
-    if len(answer) > literals.MAX_CHARS:
-        return None, f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > MAX_CHARS:
+        return None, f"answer longer than {MAX_CHARS} characters"
     if _TOO_MANY_DIGITS.search(answer):
         return None, "a number of more than 20 digits"
     found = set()
@@ -342,9 +638,9 @@ def _numbers_in_words(answer: str) -> Iterator[float]:
 
 def fields(answer: str) -> tuple[dict[str, Any] | None, str]:
     """Return the one JSON object in an answer, and a note; several objects are none."""
-    if len(answer) > literals.MAX_CHARS:
-        return None, f"answer longer than {literals.MAX_CHARS} characters"
-    found = [v for v in literals.values(answer) if isinstance(v, dict)]
+    if len(answer) > MAX_CHARS:
+        return None, f"answer longer than {MAX_CHARS} characters"
+    found = [v for v in values(answer) if isinstance(v, dict)]
     if len(found) != 1:
         return None, f"{len(found)} JSON objects" if found else "no JSON object found in the answer"
     return found[0], ""

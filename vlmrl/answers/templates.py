@@ -15,8 +15,6 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Frame, Parsed, Presence, Tag, Template
 
-__all__ = ["EMPTY_THOUGHT", "completion", "read", "split", "template"]
-
 EMPTY_THOUGHT = "\n\n"
 """Content of a thought that was left out on purpose (TON, arXiv 2505.16854)."""
 

@@ -31,6 +31,7 @@ from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.engines.vllm_parts.server import Fleet
@@ -38,7 +39,7 @@ from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.interaction.driver import RunningDriver
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.monitoring.loopholes.watch import LoopholeWatch
+from vlmrl.monitoring.loopholes import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
@@ -47,19 +48,39 @@ from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
-from vlmrl.samplers.base import Sampler
-from vlmrl.schema import Prompt
+from vlmrl.schema import Prompt, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import RunParts, Strategy
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
-from vlmrl.training.shuffled_rewards import ShuffledRewards
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
 from vlmrl.training.teacher import build_teacher
 from vlmrl.training.trainer import Trainer
 
-__all__ = ["LOCAL", "Pools", "build_algorithms", "build_sampler", "load_policy_model"]
+# --------------------------------------------------------------------------------------------------
+# A negative control: the same rewards, permuted over the whole batch. Nothing can be learned from them.
+
+
+SEED_PURPOSE = 12
+
+
+@dataclass(frozen=True)
+class ShuffledRewards(Strategy):
+    """The strategy behind `control.shuffle_rewards`."""
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
+    ) -> tuple[Rollouts, Rewards]:
+        """Permute totals and validity over all completions [P * G]; verdicts stay where they are."""
+        generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))
+        order = torch.randperm(rewards.total.numel(), generator=generator)
+        order = order.view(rewards.total.shape)
+        total, valid = rewards.total.flatten()[order], rewards.valid.flatten()[order]
+        return rollouts, Rewards(total, valid, rewards.verdicts)
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 
 from vlmrl.algorithms.base import needs_reference
@@ -18,7 +23,7 @@ from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
-from vlmrl.errors import UserError
+from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
 from vlmrl.named_models.opened import keeping_replies
 from vlmrl.policy import checkpoint
@@ -26,19 +31,134 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import STATE_SIZE, adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import towers_with_lr
-from vlmrl.runs import lost_ranks, mirror, run_folder, run_lock
+from vlmrl.runs import mirror, run_folder, run_lock
 from vlmrl.runs.mirror import Mirror
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.output.terminal import choose
-from vlmrl.strategies.base import restore_state
-from vlmrl.system import disk_space, distributed, memory
+from vlmrl.system import distributed, files, processes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import sft
 from vlmrl.training.divergence import set_reference
 from vlmrl.training.evaluation import evaluate
-from vlmrl.training.summary import summarise
+from vlmrl.training.strategy import restore_state
 from vlmrl.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from vlmrl.training.trainer import Trainer
+
+
+# --------------------------------------------------------------------------------------------------
+# The result of a run: the content of summary.json.
+
+
+def summarise(trainer: Trainer) -> dict[str, Any]:
+    """Return evaluations (first, last, best), seconds per phase, peak memory, dropped rows and faults."""
+    evaluations = trainer.evaluations
+    best = trainer.best
+    faults = {
+        f"{source}/{label}": counts["faults"]
+        for (source, label), counts in trainer.scorer.counts.items()
+    }
+    return {
+        "steps": trainer.done,
+        "metric": trainer.config.evaluation.metric if trainer.config.evaluation else None,
+        "first_evaluation": evaluations[min(evaluations)] if evaluations else None,
+        "last_evaluation": evaluations[max(evaluations)] if evaluations else None,
+        "best_evaluation": evaluations[best] if best is not None else None,
+        "wall_seconds": {k: round(v, 3) for k, v in trainer.timers.wall.items()},
+        "cpu_seconds": {k: round(v, 3) for k, v in trainer.timers.cpu.items()},
+        "peak_memory_mb": peak_memory_mb(),
+        "parameters": sum(p.numel() for p in trainer.policy.base.parameters()),
+        "dropped": dict(trainer.loader.quarantine.counts),
+        "faulted": {name: count for name, count in faults.items() if count},
+    }
+
+
+def peak_memory_mb() -> dict[str, float]:
+    """Return the peak resident memory of this process and, with CUDA, of the device, in MiB."""
+    peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    if torch.cuda.is_available():
+        peak["device"] = torch.cuda.max_memory_allocated() / 2**20
+    return peak
+
+
+# --------------------------------------------------------------------------------------------------
+# A rank that ended while others waited for it: they say which one, in one line.
+#
+# What torch knows of it is the address of a socket. Ranks on one machine look for each other's
+# processes instead.
+
+
+LOOK_S = 5.0
+"""Seconds in which a process whose sockets are closed is gone, too."""
+
+
+@contextmanager
+def naming() -> Iterator[None]:
+    """Inside, with several ranks, the loss of another one is a line that says which it is.
+
+    All ranks enter it together.
+
+    Raises:
+        LostRank: another rank has ended or cannot be reached.
+    """
+    if distributed.world() == 1:
+        yield
+        return
+    from torch.distributed import DistError
+
+    own = _machine()
+    places = distributed.gather((own, os.getpid()))
+    neighbours = {rank: pid for rank, (place, pid) in enumerate(places) if place == own}
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, DistError) and "gloo" not in str(error):
+            raise
+        others = {rank: pid for rank, pid in neighbours.items() if rank != distributed.rank()}
+        lost = _wait_for_dead(others) if others else []
+        raise LostRank(_describe(lost, neighbours, str(error))) from error
+
+
+def _machine() -> tuple[str, str]:
+    """Return what processes have in common that know each other by process id."""
+    try:  # containers of one machine share a kernel, but not their processes
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux: processes of one launcher do
+        return socket.gethostname(), str(os.getppid())
+
+
+def _wait_for_dead(processes: dict[int, int]) -> list[int]:
+    """Return the ranks whose processes are gone, as soon as one is; none after `LOOK_S` seconds."""
+    end = time.monotonic() + LOOK_S
+    while True:
+        lost = [rank for rank, pid in processes.items() if _is_dead(pid)]
+        if lost or time.monotonic() > end:
+            return lost
+        time.sleep(0.05)
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _describe(lost: Sequence[int], processes: dict[int, int], said: str) -> str:
+    again = "continue from the last checkpoint with resume=auto"
+    if not lost:
+        return f"rank {distributed.rank()} lost another rank ({said.splitlines()[0]}); {again}"
+    who = " and ".join(f"rank {rank} (process {processes[rank]})" for rank in lost)
+    return (
+        f"{who} ended while rank {distributed.rank()} waited for it; where it gave no reason itself, it "
+        f"was killed (kill -9, or no memory was left); {again}"
+    )
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 def train(
@@ -63,12 +183,12 @@ def train(
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     if not torch.cuda.is_available():  # activations are in this process's memory
-        memory.keep_freed_memory()
+        processes.keep_freed_memory()
     together = config.distributed
     with (
         run_lock.fenced(config.folder),
         distributed.session(together.timeout_s, together.sequence_parallel, together.replicas),
-        lost_ranks.naming(),
+        naming(),
         ExitStack() as stack,
     ):
         if output is None:
@@ -79,7 +199,7 @@ def train(
         ):  # the launcher owns the folder of its run
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
-            stack.enter_context(disk_space.pausing(say))
+            stack.enter_context(files.pausing(say))
         copies = stack.enter_context(mirror.opened(config, say))
         return _run(config, pools, copies, until, output, write_report)
 
@@ -279,7 +399,7 @@ def _require_room_for_run(config: Config, policy: Policy, existing: int) -> str 
     count = min(kept + 1, written) - existing
     trained = sum(4 * p.numel() for p in policy.trainable)
     size = checkpoint.size(policy, STATE_SIZE[config.optimizer.name] * trained)
-    free = distributed.from_main(disk_space.free_bytes(config.folder))
+    free = distributed.from_main(files.free_bytes(config.folder))
     if free is None or free >= count * size:
         return None
     line = (

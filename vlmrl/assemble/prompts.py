@@ -15,17 +15,15 @@ from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
+from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source
-from vlmrl.interaction.demonstrations import Writer, demonstrating
 from vlmrl.interaction.tools import Runner
-from vlmrl.media_types import Decoded
 from vlmrl.policy.policy import Policy
-from vlmrl.samplers.base import Sampler
 from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
+from vlmrl.schema.media import Decoded
 from vlmrl.system import distributed
+from vlmrl.training.sft import Writer, demonstrating
 from vlmrl.truths import prompting
-
-__all__ = ["build_prompt_maker", "prompt_maker_of"]
 
 
 def build_prompt_maker(

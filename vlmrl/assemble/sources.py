@@ -16,19 +16,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.base import Family
 from vlmrl.schema import AnswerForm
-from vlmrl.scoring.answer_forms import form_of
-
-__all__ = [
-    "all_sources",
-    "forms_by_source",
-    "instruct_by_source",
-    "open_benchmarks",
-    "open_training",
-    "rewards_by_source",
-    "rewards_by_stage",
-    "weights_at",
-    "with_audio",
-]
+from vlmrl.scoring.reward_components import form_of
 
 
 def all_sources(config: Config) -> list[Source]:

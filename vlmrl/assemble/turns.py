@@ -11,14 +11,13 @@ from vlmrl import plugins
 from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
-from vlmrl.environments import Environment
-from vlmrl.interaction.branching import Branching
-from vlmrl.interaction.driver import Driver, TurnLimits
+from vlmrl.interaction.driver import Branching, Driver, TurnLimits
+from vlmrl.interaction.environment import Environment
+from vlmrl.interaction.tool import Tool
 from vlmrl.interaction.tools import Runner, Toolbox
 from vlmrl.interaction.worlds import Worlds
 from vlmrl.media.access import Access
 from vlmrl.schema import Space
-from vlmrl.tools.base import Tool
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:

@@ -16,23 +16,12 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl import plugins
 from vlmrl.benchmarking.rows import INDEX, Published, PublishedRows, published_rows
-from vlmrl.benchmarking.scorers.official import SCORERS
+from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.config import RewardConfig
-from vlmrl.data.cards.card import Card
+from vlmrl.data.card import Card
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Media, Sample
-
-__all__ = [
-    "OURS",
-    "Benchmark",
-    "BenchmarkCard",
-    "Known",
-    "Official",
-    "Strict",
-    "name_of",
-    "open_benchmark",
-]
 
 OURS = "ours"
 """The protocol of our own prompt: the plain question, and the template's instruction."""
@@ -47,8 +36,8 @@ class Official:
     our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take out of
     the question; `system` is the text of its system turn. `interleaved` puts images where the prompt
     says `<image 1>`, else they come first. `max_tokens` is its limit. `scorer` names one of
-    `vlmrl.benchmarking.scorers.official`. `aggregate` names one of
-    `vlmrl.benchmarking.statistics.aggregates`, `by` the column it takes means over. `unread` says what
+    `vlmrl.benchmarking.scorers`. `aggregate` names one of
+    `vlmrl.benchmarking.aggregates`, `by` the column it takes means over. `unread` says what
     an answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
     option at random, which is the chance to be right. `unit` is how the harness prints the number;
     `also` names more aggregates to print, each with its column as `all_of_groups by column`. `judge` is
@@ -115,9 +104,9 @@ class Benchmark:
     their counts, opened as `name:split`), `files` (folders or files of the published data that hold
     the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a
     list, each item of which is a row), `layout` (`coco`: one file with images, annotations and
-    categories, see `vlmrl.benchmarking.coco_rows`; `moments`: one object with the sentences of
-    each video, see `vlmrl.benchmarking.moment_rows`; `classes`: Visual-RFT's lists, see
-    `vlmrl.benchmarking.class_rows`), `columns` (our key -> column of the published layout, as in the
+    categories, see `vlmrl.benchmarking.rows`; `moments`: one object with the sentences of
+    each video, see `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see
+    `vlmrl.benchmarking.rows`), `columns` (our key -> column of the published layout, as in the
     card `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
     reported), `officials`, `strict` and `known` (published values).

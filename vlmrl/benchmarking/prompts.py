@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "HUMAN_OMNI_LETTER",
-    "HUMAN_OMNI_SYSTEM",
-    "Q_INSIGHT_RATING",
-    "Q_INSIGHT_SYSTEM",
-    "VIDEOCHAT_GQA",
-    "VIDEOCHAT_GROUND",
-    "VIDEOCHAT_QA",
-    "VIDEO_R1_LETTER",
-    "VIDEO_R1_NUMBER",
-]
-
 _LETTER = (
     " Please provide only the single option letter (e.g., A, B, C, D, etc.) within the <answer> "
     "</answer> tags."

@@ -6,19 +6,257 @@ or makes several of one, is read once to count them.
 
 from __future__ import annotations
 
+import ast
+import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vlmrl.benchmarking.class_rows import class_rows
-from vlmrl.benchmarking.coco_rows import coco_rows
-from vlmrl.benchmarking.moment_rows import moment_rows
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from pycocotools import mask as coco
+
 from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, JoinedRows, Rows
+from vlmrl.errors import UserError
+from vlmrl.system.files import read_json
 
-__all__ = ["INDEX", "file_of"]
+# --------------------------------------------------------------------------------------------------
+# Values of a published row that stand there in another form: lists as text, masks as images.
+
+
+MAX_CHARS = 20_000
+"""Longest list that is read."""
+
+
+def texts_of(row: Mapping[str, Any], column: str) -> list[str]:
+    """Return the texts of a column with a list of them as Python writes it; nothing is evaluated.
+
+    Raises:
+        UserError: the column holds anything else.
+    """
+    return [str(one) for one in _listed(row, column, (str, int, float))]
+
+
+def numbers_of(row: Mapping[str, Any], column: str) -> list[float]:
+    """Return the numbers of a column with a list of them, or with such a list as Python writes it.
+
+    Raises:
+        UserError: the column holds anything else.
+    """
+    return [float(one) for one in _listed(row, column, (int, float))]
+
+
+def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> list[Any]:
+    value = row.get(column)
+    where = f"{row.get(WHERE, 'row')}: column {column!r}: expected a list"
+    if isinstance(value, str):
+        if len(value) > MAX_CHARS:
+            raise UserError(f"{where} of at most {MAX_CHARS} characters, got {len(value)}")
+        try:
+            value = ast.literal_eval(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            raise UserError(f"{where}, got {value!r:.60}") from error
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, list) or not all(
+        isinstance(one, kinds) and not isinstance(one, bool) for one in value
+    ):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise UserError(f"{where} of {names}, got {value!r:.60}")
+    return value
+
+
+def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return a mask as run lengths: an image, of which pixels from half brightness on count, or bits.
+
+    Raises:
+        UserError: the column holds neither.
+    """
+    found = coco.encode(np.asfortranarray(_bits(row, column), dtype=np.uint8))
+    return {"size": [int(n) for n in found["size"]], "counts": found["counts"].decode("ascii")}
+
+
+def box_of_mask(row: Mapping[str, Any], column: str) -> list[float]:
+    """Return the box xyxy in pixels around a mask; an empty one has none, and is an error.
+
+    Raises:
+        UserError: the column holds no mask, or an empty one.
+    """
+    high, wide = np.nonzero(_bits(row, column))
+    if not len(high):
+        where = f"{row.get(WHERE, 'row')}: column {column!r}"
+        raise UserError(f"{where}: expected a mask with a pixel in it, got an empty one")
+    return [float(n) for n in (wide.min(), high.min(), wide.max() + 1, high.max() + 1)]
+
+
+def _bits(row: Mapping[str, Any], column: str) -> npt.NDArray[np.bool_]:
+    """Return the pixels of a mask, [height, width]."""
+    value = row.get(column)
+    try:
+        if isinstance(value, (list, np.ndarray)):
+            bits = np.array([np.asarray(line, dtype=bool) for line in value])
+            if bits.ndim == 2:
+                return bits
+            raise ValueError(f"lists of shape {bits.shape}")
+        data = value.get("bytes") if isinstance(value, Mapping) else value
+        with Image.open(io.BytesIO(data)) as image:  # type: ignore[arg-type]
+            bright = np.asarray(image.convert("L") if image.mode == "P" else image)
+    except (OSError, TypeError, ValueError, Image.DecompressionBombError) as error:
+        where = f"{row.get(WHERE, 'row')}: column {column!r}"
+        raise UserError(f"{where}: expected an image of a mask, got {error}") from error
+    if bright.ndim == 3:
+        bright = bright[:, :, 0]
+    full = 1 if bright.dtype == bool else 255
+    return np.asarray(np.round(bright / full) > 0)
+
+
+# --------------------------------------------------------------------------------------------------
+# The sentences of annotations that list them by video, as rows of a benchmark.
+#
+# {"3MSZA": {"duration": 30.96, "timestamps": [[24.3, 30.4]], "sentences": ["person turns on a light."]}}
+
+
+def moment_rows(file: Path) -> list[dict[str, Any]]:
+    """Return one row a sentence: `video`, `sentence`, `number`, `duration` and `timestamp` in seconds.
+
+    Raises:
+        UserError: there is no such file, or it is not of this form.
+    """
+    videos = read_json(file)
+    try:
+        return [
+            {
+                **{"video": video, "sentence": str(sentence), "number": number},
+                **{"duration": float(one["duration"]), "timestamp": [*map(float, span)]},
+                WHERE: f"{file.name} {video} item {number}",
+            }
+            for video, one in videos.items()
+            for number, (sentence, span) in enumerate(
+                zip(one["sentences"], one["timestamps"], strict=True)
+            )
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{file}: expected an object of videos with duration, timestamps and sentences: {error!r}"
+        ) from error
+
+
+# --------------------------------------------------------------------------------------------------
+# The images of COCO's one annotation file, and of LVIS's, as rows of a benchmark.
+
+
+def coco_rows(file: Path) -> list[dict[str, Any]]:
+    """Return one row an image: `file`, `width`, `height`, `boxes` (xywh in pixels) and `labels`.
+
+    `asked` lists the classes to look for, separated by commas: all; in LVIS those that are known to
+    be in the image or not to be. As JSON: `categories` (the same), `crowds`, `verified` and `partial`
+    (see `vlmrl.benchmarking.scorers`).
+
+    Raises:
+        UserError: there is no such file, or it is not of this form.
+    """
+    try:
+        whole = json.loads(file.read_text(encoding="utf-8"))
+        names = {one["id"]: str(one["name"]) for one in whole["categories"]}
+        objects: dict[Any, list[Mapping[str, Any]]] = {}
+        for one in whole["annotations"]:
+            objects.setdefault(one["image_id"], []).append(one)
+        return [
+            {**_row(image, objects.get(image["id"], []), names), WHERE: f"{file.name} {number}"}
+            for number, image in enumerate(whole["images"])
+        ]
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{file}: expected images, annotations and categories as COCO has them: {error!r}"
+        ) from error
+
+
+def _row(
+    image: Mapping[str, Any], objects: Sequence[Mapping[str, Any]], names: Mapping[Any, str]
+) -> dict[str, Any]:
+    single = [one for one in objects if not one.get("iscrowd")]
+    asked = [*names.values()]
+    row = {
+        "id": str(image["id"]),
+        "file": _file(image),
+        "width": image["width"],
+        "height": image["height"],
+        "boxes": [one["bbox"] for one in single],
+        "labels": [names[one["category_id"]] for one in single],
+        "crowds": json.dumps(
+            [
+                [_corners(one["bbox"]), names[one["category_id"]]]
+                for one in objects
+                if one not in single
+            ]
+        ),
+    }
+    if "neg_category_ids" in image:
+        absent = [names[number] for number in image["neg_category_ids"]]
+        partial = [names[number] for number in image["not_exhaustive_category_ids"]]
+        asked = sorted({*row["labels"], *absent})
+        row |= {"verified": json.dumps(asked), "partial": json.dumps(partial)}
+    return {**row, "asked": ", ".join(asked), "categories": json.dumps(asked)}
+
+
+def _file(image: Mapping[str, Any]) -> str:
+    """Return the image's file; LVIS names its address, which ends with the folder and the file."""
+    if "coco_url" in image and "file_name" not in image:
+        return "/".join(PurePosixPath(str(image["coco_url"])).parts[-2:])
+    return str(image["file_name"])
+
+
+def _corners(box: Sequence[float]) -> list[float]:
+    x, y, width, height = box
+    return [x, y, x + width, y + height]
+
+
+# --------------------------------------------------------------------------------------------------
+# The images of Visual-RFT's lists of classes as rows of a benchmark: a `.pth` file, and names beside it.
+
+
+_DATA = "/data/"
+"""Ends the part of an image's path that is the authors' own."""
+
+
+def class_rows(file: Path) -> list[dict[str, Any]]:
+    """Return one row an image: `file` below the authors' folder `data`, and the `name` of its class.
+
+    The file is a list of `{path: {"label": number}}` as torch saves it; the names of the classes are
+    the lines of the text file of the same stem. Nothing but tensors and plain values is loaded.
+
+    Raises:
+        UserError: there is no such file, or it is not of this form.
+    """
+    import torch  # slow to import
+
+    try:
+        names = file.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+        listed = torch.load(file, weights_only=True)
+        rows = []
+        for number, one in enumerate(listed):
+            ((path, found),) = one.items()
+            name = names[int(found["label"])].strip()
+            below = str(path).rpartition(_DATA)[2]
+            rows.append({"file": below, "name": name, WHERE: f"{file.name} item {number}"})
+        return rows
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+    except Exception as error:  # what torch raises of damage has no common class
+        raise UserError(
+            f"{file}: expected images and labels as Visual-RFT has them: {error}"
+        ) from error
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 INDEX = "__index__"
 """Key of a row, and of a sample's `meta`, with the number of the row in its split."""

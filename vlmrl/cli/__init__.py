@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from vlmrl.cli.exit_codes import INTERRUPTED
+from vlmrl.errors import INTERRUPTED
 
 
 def main() -> None:

@@ -14,27 +14,19 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import (
-    check,
-    compare,
-    config,
-    curate,
-    doctor,
-    evaluate,
-    export,
-    import_config,
-    launch,
-    parts,
-    plan,
-    prove,
-    report,
-    serve,
-    train,
-    verifiers,
-)
-from vlmrl.cli.exit_codes import FAILED, INTERRUPTED, MISTAKE
-from vlmrl.cli.selections import select
-from vlmrl.errors import MissingExtra, UserError
+from vlmrl.cli import train
+from vlmrl.errors import FAILED, INTERRUPTED, MISTAKE, MissingExtra, UserError
+from vlmrl.features.benchmarks import commands as benchmarks
+from vlmrl.features.check import commands as check
+from vlmrl.features.curate import commands as curate
+from vlmrl.features.export import commands as export
+from vlmrl.features.import_config import commands as import_config
+from vlmrl.features.launch import commands as launch
+from vlmrl.features.plan import commands as plan
+from vlmrl.features.prove import commands as prove
+from vlmrl.features.report import commands as report
+from vlmrl.features.serve import commands as serve
+from vlmrl.features.verify import commands as verify
 
 _UsageError: Any = typer.BadParameter.__base__
 """A mistake in the arguments, as typer's own copy of click raises it."""
@@ -100,9 +92,9 @@ def root(
 
 app.command()(train.train)
 app.command()(launch.launch)
-app.command("eval")(evaluate.evaluate)
-app.command()(compare.compare)
-app.command()(doctor.doctor)
+app.command("eval")(benchmarks.evaluate)
+app.command()(benchmarks.compare)
+app.command()(check.doctor)
 app.command()(plan.plan)
 app.command()(report.report)
 app.command()(report.watch)
@@ -111,13 +103,13 @@ app.command()(export.export)
 app.command("try")(serve.try_)
 app.command()(serve.serve)
 app.command("import-config")(import_config.import_config)
-app.command()(verifiers.score)
-app.command()(verifiers.verify)
-app.command("list")(parts.list_)
+app.command()(verify.score)
+app.command()(verify.verify)
+app.command("list")(check.list_)
 app.add_typer(config_app, name="config")
-config_app.command()(config.show)
-config_app.command()(config.validate)
-config_app.command()(config.schema)
+config_app.command()(check.show)
+config_app.command()(check.validate)
+config_app.command()(check.schema)
 app.add_typer(mixture_app, name="mixture")
 mixture_app.command()(curate.fit)
 app.add_typer(data_app, name="data")
@@ -126,7 +118,7 @@ data_app.command()(curate.demonstrate)
 data_app.command()(check.explain)
 data_app.command()(check.fetch)
 data_app.command()(curate.rate)
-data_app.command()(select.select)
+data_app.command()(report.select)
 data_app.command("list")(check.list_cards)
 
 

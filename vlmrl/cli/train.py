@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from vlmrl.cli.arguments import ConfigName, Json, Overrides, Quiet
-from vlmrl.cli.exit_codes import INTERRUPTED
+from vlmrl.arguments import ConfigName, Json, Overrides, Quiet
+from vlmrl.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from vlmrl.config import Config
@@ -30,17 +30,17 @@ def train(
     minute if that is more. `vlmrl train my.yaml --json | jq 'select(.kind == "evaluation")'` follows
     a run by program.
     """
-    from vlmrl.system.launched import parent_watch
+    from vlmrl.system import processes
 
-    parent_watch.end_if_asked()
+    processes.end_if_asked()
     from vlmrl.runs.output.terminal import choose
 
     with choose(quiet, json) as output:
-        from vlmrl.commands.validate import load_valid
+        from vlmrl.assemble.validate import load_valid
 
         settings = load_valid(config, overrides or ())
         from vlmrl.assemble import lifecycle
-        from vlmrl.cluster.driver import pools_of
+        from vlmrl.features.launch.driver import pools_of
 
         summary = lifecycle.train(
             settings, pools_of(settings), output=output, write_report=_write_report
@@ -51,7 +51,7 @@ def train(
 
 
 def _write_report(folder: Path) -> None:
-    from vlmrl.report import build_report  # brings matplotlib, needed only at the end
+    from vlmrl.features.report.page import build_report  # brings matplotlib, needed only at the end
 
     build_report(folder)
 

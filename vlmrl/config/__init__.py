@@ -7,25 +7,28 @@ nearest valid name. Nothing here imports torch.
 
 from vlmrl.config.reading import load, parse, schema
 from vlmrl.config.section import PluginRef, Section
-from vlmrl.config.sections.checks import ChecksConfig
-from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
-from vlmrl.config.sections.distributed import ClusterConfig, DistributedConfig
-from vlmrl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from vlmrl.config.sections.model import (
     BuildConfig,
+    ClusterConfig,
+    DistributedConfig,
     LoraConfig,
     ModelConfig,
     NamedModel,
     NamedModelConfig,
+    OptimizerConfig,
     ReferenceConfig,
+    SftConfig,
     TeacherConfig,
 )
-from vlmrl.config.sections.optimizer import OptimizerConfig
-from vlmrl.config.sections.rewards import RewardConfig, ScoringConfig
-from vlmrl.config.sections.rollout import RolloutConfig, TurnsConfig
-from vlmrl.config.sections.run import RunConfig
-from vlmrl.config.sections.sft import SftConfig
+from vlmrl.config.sections.rewards import RewardConfig, RolloutConfig, ScoringConfig, TurnsConfig
+from vlmrl.config.sections.run import (
+    BenchmarkConfig,
+    ChecksConfig,
+    ControlConfig,
+    EvaluationConfig,
+    RunConfig,
+)
 from vlmrl.config.stages import StageConfig
 from vlmrl.config.whole import Config
 

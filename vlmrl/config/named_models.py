@@ -12,8 +12,6 @@ from vlmrl.config.sections.model import NamedModel, NamedModelConfig
 from vlmrl.config.sections.rewards import RewardConfig
 from vlmrl.plugins import nearest
 
-__all__ = ["NamedModels", "checkpoint_of", "name_model"]
-
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 """A name becomes a part of file names and of names of curves."""
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from vlmrl.errors import UserError
 
-__all__ = ["check", "is_schedule", "moments", "resolve"]
-
 FORMS = (
     "a schedule is [[0, value], [share, value], ...] with rising shares of training up to 1, or "
     "{linear: [first, last]} or {cosine: [first, last]} with numbers and perhaps `from` and `until`"

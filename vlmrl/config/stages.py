@@ -9,13 +9,11 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from vlmrl.config.section import Section
 from vlmrl.config.sections.data import SourceConfig
-from vlmrl.config.sections.optimizer import OptimizerConfig
-from vlmrl.config.sections.rollout import RolloutConfig
+from vlmrl.config.sections.model import OptimizerConfig
+from vlmrl.config.sections.rewards import RolloutConfig
 from vlmrl.config.tree import merge
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
-
-__all__ = ["StageConfig", "check", "label", "lay_over", "starts"]
 
 
 class StageConfig(Section):

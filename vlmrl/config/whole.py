@@ -16,23 +16,31 @@ from vlmrl.config import schedule, stages
 from vlmrl.config.exclusions import refuse_keys
 from vlmrl.config.named_models import NamedModels, name_model
 from vlmrl.config.section import PluginRef, Section
-from vlmrl.config.sections.checks import ChecksConfig
-from vlmrl.config.sections.control import ControlConfig
 from vlmrl.config.sections.data import DataConfig, SourceConfig
-from vlmrl.config.sections.distributed import ClusterConfig, DistributedConfig
-from vlmrl.config.sections.evaluation import EvaluationConfig, benchmark_metrics
-from vlmrl.config.sections.model import ModelConfig, ReferenceConfig, TeacherConfig
-from vlmrl.config.sections.optimizer import OptimizerConfig
+from vlmrl.config.sections.model import (
+    ClusterConfig,
+    DistributedConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ReferenceConfig,
+    SftConfig,
+    TeacherConfig,
+)
 from vlmrl.config.sections.rewards import (
     NO_REWARDS,
     RewardConfig,
+    RolloutConfig,
     ScoringConfig,
     check_names,
 )
-from vlmrl.config.sections.rollout import RolloutConfig
-from vlmrl.config.sections.run import RunConfig
-from vlmrl.config.sections.sft import SftConfig
-from vlmrl.config.sections.tracking import Trackers
+from vlmrl.config.sections.run import (
+    ChecksConfig,
+    ControlConfig,
+    EvaluationConfig,
+    RunConfig,
+    Trackers,
+    benchmark_metrics,
+)
 from vlmrl.config.stages import StageConfig
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest

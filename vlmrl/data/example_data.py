@@ -21,9 +21,7 @@ import vlmrl
 from vlmrl.errors import UserError
 from vlmrl.media.download import download
 from vlmrl.plugins import nearest
-from vlmrl.system.atomic_files import writing
-
-__all__ = ["EXAMPLES", "PREFIX", "digest", "fetch", "find", "resolve"]
+from vlmrl.system.files import writing
 
 PREFIX = "example:"
 MAX_ARCHIVE_BYTES = 200 << 20

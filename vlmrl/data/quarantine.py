@@ -15,9 +15,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import MediaError, UserError
 from vlmrl.schema import Prompt, Sample
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import append_line, read_lines, write_lines
-
-__all__ = ["Found", "Quarantine", "note_bad", "read_sample", "row_id"]
+from vlmrl.system.files import append_line, read_lines, write_lines
 
 Found = Prompt | UserError | None
 """A row's prompt, why it has none, or None if it was known to be bad."""

@@ -6,46 +6,31 @@ holds. A row's number is its place among them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
-from vlmrl.data.cards.card import Card
-from vlmrl.data.cards.row_rewards import check_applies
-from vlmrl.data.cards.splits import read_split, select
-from vlmrl.data.files.conditions import Condition, matching
+from vlmrl.data.card import Card, read_split, select
+from vlmrl.data.conditions import Condition, matching
+from vlmrl.data.demonstrations import DEMO, with_demonstrations
 from vlmrl.data.files.opening import FORMATS, file_split
-from vlmrl.data.files.rows import WHERE, RowsView
-from vlmrl.data.joined.demonstrations import DEMO, with_demonstrations
-from vlmrl.data.joined.ratings import with_ratings
-from vlmrl.data.layouts.recognition import card_of_path
+from vlmrl.data.files.rows import WHERE, RowsView, narrowed, number
+from vlmrl.data.layout_recognition import card_of_path
+from vlmrl.data.ratings import with_ratings
+from vlmrl.data.row_forms import check_applies
+from vlmrl.data.sampler import SourceRows
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
-from vlmrl.schema import Media, Sample, Template
+from vlmrl.schema import Media, Rewards, Rollouts, Sample, Template
 from vlmrl.system.extras import import_extra
-
-__all__ = [
-    "Source",
-    "access_of",
-    "access_to",
-    "card_of",
-    "open_card",
-    "open_config",
-    "open_configured",
-    "open_held_out",
-    "open_source",
-    "open_target",
-    "rated_as",
-    "read_condition",
-    "read_template",
-    "reading_of",
-    "target",
-]
 
 MAX_EXAMPLES = 8
 """Most solved samples before a question: each brings its media into every prompt."""
@@ -242,7 +227,7 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
     name, options = card_of(SourceConfig(card=name, options=dict(options or {})))
     card = plugins.build("card", name, options)
     if not isinstance(card, Card):
-        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.cards.card.Card")
+        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.card.Card")
     return card
 
 
@@ -329,3 +314,50 @@ def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
         return text, file_split(Path(text)) if _is_data(text) else otherwise
     return name, split + bracket + cut
+
+
+# --------------------------------------------------------------------------------------------------
+# Columns of numbers for samplers: difficulties and the like, read once for all rows of a source.
+
+
+def known_rows(source: Source) -> SourceRows:
+    """Return what samplers know of a source."""
+    column = functools.partial(_read_column, source)
+    return SourceRows(source.name, len(source.rows), source.weight, column)
+
+
+def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
+    """Return the mean reward of each prompt of a row, over what the policy wrote and is valid.
+
+    None if that is nothing.
+    """
+    means: list[float | None] = []
+    told = zip(rollouts.completions, rewards.total.tolist(), rewards.valid.tolist(), strict=True)
+    for prompt, (group, totals, valid) in zip(rollouts.batch.prompts, told, strict=True):
+        if prompt.place is None:
+            continue
+        each = zip(group, totals, valid, strict=True)
+        own = [total for completion, total, ok in each if ok and completion.origin == "policy"]
+        means.append(sum(own) / len(own) if own else None)
+    return means
+
+
+def _read_column(source: Source, name: str) -> np.ndarray:
+    """Return a column [rows] float32; NaN for a row that cannot be read, which is refused when drawn.
+
+    Raises:
+        UserError: a row has no finite number there; the message names it.
+    """
+    rows = narrowed(source.rows, [name.partition(".")[0]])
+    values = np.full(len(rows), np.nan, np.float32)
+    for position in range(len(rows)):
+        try:
+            row = rows[position]
+        except UserError:
+            continue
+        try:
+            values[position] = number(row, name)
+        except UserError as error:
+            where = row.get(WHERE, f"{source.name} {source.split} row {position}")
+            raise UserError(f"{where}: {error}") from error
+    return values

@@ -21,8 +21,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from vlmrl.attention import Mask, attend, cast, installed, masked_by, merge
 from vlmrl.engines.base import ServedPolicy
+from vlmrl.models.attention import Mask, attend, cast, installed, masked_by, merge
 from vlmrl.schema import Prompt
 
 MIN_SAVED = 2**12

@@ -18,7 +18,7 @@ import torch
 from vlmrl.engines.base import ServedPolicy
 from vlmrl.errors import UserError
 from vlmrl.schema import Experts
-from vlmrl.schema.experts import expert_dtype
+from vlmrl.schema.rollouts import expert_dtype
 
 
 def routers_of(policy: ServedPolicy) -> dict[int, Any]:

@@ -22,7 +22,7 @@ import torch
 from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm
 from vlmrl.engines.vllm_parts.requests import LOADER, register_loader
 from vlmrl.errors import UserError
-from vlmrl.system.launched.parent_watch import TOKEN, end_with
+from vlmrl.system.processes import TOKEN, end_with
 
 PARENT = "VLMRL_SERVER_PARENT"
 FOLDER = "VLMRL_SERVER_FOLDER"

@@ -25,8 +25,6 @@ from vlmrl.forward.logprobs import Sharing
 from vlmrl.schema import Advantages, Completion, Prompt, Rollouts
 from vlmrl.system import distributed
 
-__all__ = ["deal", "give_to_teams", "plan_homes", "useful_share"]
-
 EVEN_ENOUGH = 0.97
 """The useful share from which on nothing is moved: what moves takes time, too."""
 

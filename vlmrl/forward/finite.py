@@ -16,8 +16,6 @@ from torch.distributed.tensor import DTensor
 from vlmrl.errors import NotFinite
 from vlmrl.system import distributed
 
-__all__ = ["first_not_finite", "naming", "norm_of"]
-
 
 @contextlib.contextmanager
 def naming(step: str) -> Iterator[None]:

@@ -17,22 +17,13 @@ from typing import Any, Literal
 
 import torch
 
-from vlmrl.attention import cast
+from vlmrl.forward.experts import choices_of_rows
 from vlmrl.forward.packing import rows_of
-from vlmrl.forward.router_replay import choices_of_rows
 from vlmrl.forward.sequence_parallel import Split, decode
-from vlmrl.forward.shared_forward import shared_hidden
+from vlmrl.forward.shared import shared_hidden
+from vlmrl.models.attention import cast
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
-
-__all__ = [
-    "CHUNK",
-    "Sharing",
-    "completion_logprobs",
-    "disagreement",
-    "few_rows",
-    "without_dropout",
-]
 
 log = logging.getLogger("vlmrl")
 

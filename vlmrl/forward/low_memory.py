@@ -15,14 +15,12 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from vlmrl.forward.experts import choices_of_rows, replaying
 from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
-from vlmrl.forward.router_replay import choices_of_rows, replaying
-from vlmrl.forward.shared_forward import SharedLayout, sharing
+from vlmrl.forward.shared import SharedLayout, sharing
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
-
-__all__ = ["one_by_one"]
 
 
 def one_by_one(

@@ -25,18 +25,8 @@ from typing import Any
 
 import torch
 
-from vlmrl.schema import (
-    ORIGINS,
-    Advantages,
-    Completion,
-    MicroBatch,
-    Prompt,
-    Rollouts,
-    TrainBatch,
-)
+from vlmrl.schema import ORIGINS, Advantages, Completion, MicroBatch, Prompt, Rollouts, TrainBatch
 from vlmrl.system import distributed
-
-__all__ = ["even_out", "fill", "num_tokens", "pack", "recut", "rows_of"]
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vlmrl.attention import Attend, SlicedMask, cast, sliced_by
 from vlmrl.errors import UserError
-from vlmrl.forward.router_replay import replaying
+from vlmrl.forward.experts import replaying
+from vlmrl.models.attention import Attend, SlicedMask, cast, sliced_by
 from vlmrl.models.base import Family
 from vlmrl.system import distributed
-
-__all__ = ["Slice", "Split", "decode", "find_obstacle", "find_split"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,8 @@ from vlmrl.engines.base import ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.errors import UserError
 from vlmrl.interaction.trail import Trail
-from vlmrl.media_types import Audio, Decoded, PilImage, Video
 from vlmrl.schema import Call, Completion, Experts, Prompt, Segment
-
-__all__ = ["from_json", "media_of", "oldest", "to_json"]
+from vlmrl.schema.media import Audio, Decoded, PilImage, Video
 
 _CALL = TypeAdapter(Call)
 

@@ -11,20 +11,9 @@ from typing import Any
 
 import torch
 
-from vlmrl.media_types import Decoded
 from vlmrl.models.base import Family
-from vlmrl.schema import (
-    Call,
-    Completion,
-    Encoded,
-    Experts,
-    FinishReason,
-    Prompt,
-    Segment,
-    Suffix,
-)
-
-__all__ = ["Trail"]
+from vlmrl.schema import Call, Completion, Encoded, Experts, FinishReason, Prompt, Segment, Suffix
+from vlmrl.schema.media import Decoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)

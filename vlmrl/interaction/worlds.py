@@ -18,20 +18,25 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vlmrl.environments import Environment, Move, Refused, State
 from vlmrl.errors import UserError
-from vlmrl.interaction.calls import AskedCall
-from vlmrl.interaction.tools import PolicyTurn, Runner, Toolbox, ToolOutcome, World, WorldStep
-from vlmrl.interaction.workers import isolation
-from vlmrl.interaction.workers.isolation import CallLimits
+from vlmrl.interaction import isolation
+from vlmrl.interaction.environment import Environment, Move, Refused, State
+from vlmrl.interaction.isolation import CallLimits
+from vlmrl.interaction.tool import Shown, Tool, View
+from vlmrl.interaction.tools import (
+    AskedCall,
+    PolicyTurn,
+    Runner,
+    Toolbox,
+    ToolOutcome,
+    World,
+    WorldStep,
+)
 from vlmrl.media.access import Access
-from vlmrl.media_types import Decoded, PilImage
 from vlmrl.plugins import nearest
 from vlmrl.schema import Call, Frame, Sample, Space
+from vlmrl.schema.media import Decoded, PilImage
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
-from vlmrl.tools import Shown, Tool, View
-
-__all__ = ["Worlds"]
 
 MAX_STATE = 64 * 2**20
 """Bytes that a pickled state may have."""

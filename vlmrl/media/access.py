@@ -23,16 +23,6 @@ from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
 from vlmrl.schema import Media, MediaKind
 
-__all__ = [
-    "Access",
-    "Reading",
-    "access_given",
-    "confine",
-    "giving_access",
-    "locate",
-    "reference",
-]
-
 # The base64 text of a PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC or Ogg file begins like this, no path does.
 _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
 NEIGHBOURS = 8

@@ -20,13 +20,12 @@ import numpy as np
 from vlmrl.config import AudioConfig
 from vlmrl.errors import MediaError
 from vlmrl.media.access import Access, open_media
-from vlmrl.media_types import Audio
 from vlmrl.schema import Media
+from vlmrl.schema.media import Audio
 
 if TYPE_CHECKING:
     from soundfile import SoundFile
 
-__all__ = ["load_audio"]
 
 MIN_SECONDS = 0.1
 """Shorter audio is padded with silence: towers make no token of less."""

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from vlmrl.media_types import PilImage
 from vlmrl.schema import Box
-
-__all__ = ["as_bmp", "augment", "squeeze", "with_ramp"]
+from vlmrl.schema.media import PilImage
 
 TRIES = 60
 """Crops that are drawn until one keeps the boxes; then the image stays whole."""

@@ -1,7 +1,7 @@
 """A sample's media, decoded: in line, or ahead of use in processes, in the samples' order.
 
 A hostile file can hang a decoder, crash it, or make it take all memory. So whatever is not a plain
-small image (`header.py`) is decoded in a process with a deadline and a ceiling on memory, whether or
+small image (`image.py`) is decoded in a process with a deadline and a ceiling on memory, whether or
 not anything is decoded ahead of use. The limits of a row hold for all of its files together.
 """
 
@@ -21,15 +21,19 @@ from pebble import ProcessExpired
 from vlmrl.errors import MediaError, MissingExtra, UserError
 from vlmrl.media.access import Access, DiskError, Reading, check_disk, locate, open_media
 from vlmrl.media.audio import load_audio
-from vlmrl.media.header import PLAIN_BYTES, PLAIN_COUNT, PLAIN_MEMORY, read_header
-from vlmrl.media.image import decode_image, measure
+from vlmrl.media.image import (
+    PLAIN_BYTES,
+    PLAIN_COUNT,
+    PLAIN_MEMORY,
+    decode_image,
+    measure,
+    read_header,
+)
 from vlmrl.media.video import load_video
-from vlmrl.media_types import Decoded, PilImage, Video
 from vlmrl.schema import Media, Sample, Truth
+from vlmrl.schema.media import Decoded, PilImage, Video
 from vlmrl.system.deadline_pool import DeadlinePool, TimedPool, TooLate
-from vlmrl.system.memory import memory_ceiling
-
-__all__ = ["DecodeJob", "Outcome", "decode", "decode_in_order", "measure_image"]
+from vlmrl.system.processes import memory_ceiling
 
 _BOUNDED = DeadlinePool(1)
 """Decodes for callers without a pool of their own what must not be decoded in their process."""

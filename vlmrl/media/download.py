@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 
 from vlmrl.errors import MediaError
 
-__all__ = ["download"]
-
 CHUNK = 65536
 
 

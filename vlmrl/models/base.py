@@ -14,13 +14,11 @@ from typing import Any, ClassVar
 import torch
 
 from vlmrl.config import BuildConfig
-from vlmrl.media_types import Decoded
-from vlmrl.models.parts import media_features
-from vlmrl.models.parts.frozen_towers import frozen_towers_of
+from vlmrl.models import media_features
+from vlmrl.models.frozen_towers import frozen_towers_of
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+from vlmrl.schema.media import Decoded
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
-
-__all__ = ["Family", "family_of"]
 
 Features = Any
 """What the towers computed from the media; opaque to everyone but the family."""

@@ -21,15 +21,14 @@ from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack
-from vlmrl.media_types import Audio, Decoded, Video, kind_of
 from vlmrl.models.base import Family
 from vlmrl.schema import Advantages, Completion, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
+from vlmrl.schema.media import Audio, Decoded, Video, kind_of
 from vlmrl.scoring.scorer import Scorer
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["measure_reliance"]
 
 GRAY = 128
 NAMES = {"image": "images", "video": "videos", "audio": "audio"}

@@ -16,7 +16,7 @@ from vlmrl.engines.base import Engine
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack
-from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS
+from vlmrl.models.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.gradient_sums import sum_bytes
 from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy

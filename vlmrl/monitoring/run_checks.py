@@ -2,20 +2,164 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
 
 from vlmrl.config import ChecksConfig
-from vlmrl.engines.base import RunningEngine
+from vlmrl.data.prompt import continue_prompt, make_prompt
+from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.monitoring.engine_parity import make_probe_prompts, measure_parity, tolerance
+from vlmrl.forward.packing import pack
 from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Prompt
+from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
+from vlmrl.schema.media import Audio, Decoded
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 
-__all__ = ["Checks"]
+if TYPE_CHECKING:
+    from vlmrl.policy.policy import Policy
+
+
+# --------------------------------------------------------------------------------------------------
+# Parity of engine and trainer: compare their log-probs on the same tokens.
+#
+# A rollout engine that is silently wrong (weights that did not arrive, a stale cache, other pixels)
+# still writes plausible text, but its log-probs give it away. The check runs at the start, after the
+# first sync and at intervals. Its prompts are always the same, so a stale prefix or image cache shows.
+
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+"""Largest allowed mean |Δ log p| for each `model.dtype`: far above rounding, below any fault seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far an engine's log-probs are from the trainer's, over the tokens of some completions.
+
+    `mean_abs`, `max_abs`: of Δ = log π_trainer - log π_engine, in nats. `kl`: estimate of
+    KL(engine || trainer), mean of exp(Δ) - 1 - Δ (Schulman's k3). `max_ratio`: exp(max |Δ|).
+    """
+
+    mean_abs: float
+    max_abs: float
+    kl: float
+    max_ratio: float
+    tokens: int
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers under the names of their curves."""
+        return {f"parity/{name}": float(value) for name, value in asdict(self).items()}
+
+    def require(self, tolerance: float, when: str) -> None:
+        """Stop the run if the engine differs from the trainer; `when` names the check.
+
+        Raises:
+            UserError: `mean_abs` exceeds the tolerance or is not finite. The error gives the numbers and the
+                likely causes.
+        """
+        if self.mean_abs <= tolerance:
+            return
+        raise UserError(
+            f"{when}: the engine's log-probs are not the trainer's: mean |Δ log p| "
+            f"{self.mean_abs:.2g} (allowed {tolerance:g}), largest {self.max_abs:.2g}, KL "
+            f"{self.kl:.2g}, largest ratio {self.max_ratio:.3g}, over {self.tokens} tokens. "
+            "Likely: weights that did not reach the engine (a tied head, a LoRA, a renamed or "
+            "partly sent tensor), caches not emptied after an update, other pixels (processor, "
+            "pixel limits), or an engine of lower precision than the trainer (engine option dtype)"
+        )
+
+
+def tolerance(policy: Policy) -> float:
+    """Return what `Parity.require` should allow for this policy."""
+    return TOLERANCE[policy.config.dtype]
+
+
+def measure_parity(
+    engine: RunningEngine,
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    n: int = 4,
+    max_tokens: int = 16,
+) -> Parity:
+    """Let the engine write `n` completions for each prompt and score them with the policy.
+
+    The seed is always the same and the training's own draws are unaffected. The engine must hold the
+    policy's current weights.
+    """
+    sampling = Sampling(n=n, max_tokens=max_tokens, temperature=policy.temperature, seed=0)
+    rollouts = engine.generate(PromptBatch(tuple(prompts)), sampling)
+    shape = rollouts.shape
+    everything = Advantages(
+        torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
+    )
+    (batch,) = pack(
+        rollouts, everything, updates=1, micro_tokens=8192, max_tokens=sampling.max_tokens
+    )
+    gaps = []
+    for micro in policy.with_old([batch])[0].micro:
+        assert micro.old_logprobs is not None
+        gaps.append((micro.old_logprobs - micro.sampling_logprobs)[micro.mask].double())
+    gap = torch.cat(gaps)
+    largest = gap.abs().max().item()
+    return Parity(
+        mean_abs=gap.abs().mean().item(),
+        max_abs=largest,
+        kl=(gap.exp() - 1 - gap).mean().item(),
+        max_ratio=math.exp(min(largest, 700.0)),
+        tokens=len(gap),
+    )
+
+
+def make_probe_prompts(policy: Policy, turns: bool = False) -> tuple[Prompt, ...]:
+    """Make two fixed prompts with one medium each and one of text only, the same in every call.
+
+    With `turns` also one of a second turn: the first was shown a medium of another size.
+    """
+    rng = np.random.default_rng(0)
+    media: list[Decoded]
+    if "image" in policy.family.kinds:
+        kind: MediaKind = "image"
+        media = [Image.fromarray(p) for p in rng.integers(0, 255, (2, 84, 112, 3), np.uint8)]
+        observed: Decoded = Image.fromarray(rng.integers(0, 255, (112, 56, 3), np.uint8))
+    else:
+        kind, rate = "audio", policy.processor.feature_extractor.sampling_rate
+        media = [Audio(s, rate) for s in rng.normal(0, 0.1, (2, rate)).astype(np.float32)]
+        observed = Audio(rng.normal(0, 0.1, rate // 2).astype(np.float32), rate)
+    question = (
+        "Describe in detail what can be seen here, where it is, and how many there are of each."
+    )
+    made = []
+    for number, shown in enumerate([[medium] for medium in media] + [[]]):
+        parts: tuple[str | Media, ...] = (*(Media(kind, data=b"noise") for _ in shown), question)
+        sample = Sample(f"probe-{number}", "probe", parts, Truth())
+        made.append(make_prompt(sample, shown, policy.family, policy.processor))
+    return (*made, _second_turn(policy, made[0], observed)) if turns else tuple(made)
+
+
+def _second_turn(policy: Policy, prompt: Prompt, observed: Decoded) -> Prompt:
+    """Return the prompt continued by a turn that asks to see more, and by what it is then shown."""
+    family, processor = policy.family, policy.processor
+    said = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
+    longer = continue_prompt(prompt, (*said, policy.stop_ids[0])).encoded
+    text = family.reply(processor, ["Here:", observed])
+    shown = family.extend(processor, text, [observed], longer.next_position)
+    return replace(
+        prompt,
+        text=f"{prompt.text}Show me more.{text}",
+        encoded=family.join(longer, shown),
+        media=(*prompt.media, observed),
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 PARITY_PROMPTS = 2
 """Prompts of the run that the parity probe uses in addition to its fixed ones of noise."""

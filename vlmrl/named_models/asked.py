@@ -2,21 +2,214 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
+import logging
 import random
 import threading
 import time
+import wave
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
-from vlmrl.named_models.replies import Replies
+import numpy as np
+from PIL import Image
+
+from vlmrl.errors import UserError
+from vlmrl.schema import Frame, Media
+from vlmrl.schema.media import Audio, Decoded, PilImage, Video
+from vlmrl.system import distributed
 from vlmrl.system.chat_endpoint import Invalid, Reply, Unavailable
 
-__all__ = ["AskLimits", "AskedModel", "Messages", "Send"]
+# --------------------------------------------------------------------------------------------------
+# What a model replied, by question, in files that outlive the run: nothing is asked twice.
+#
+# A file has one JSON line for each reply. Each rank writes a file of its own and reads those of all, so
+# that a run goes on with any number of ranks, and no file has two writers. A killed run loses at most
+# the line that it was writing.
+
+
+log = logging.getLogger("vlmrl")
+
+
+class Replies:
+    """Replies by key; threads may share it. The files are read when the first reply is asked for.
+
+    `own` is written, nothing if None; `others` are read as well.
+
+    Raises:
+        UserError: a file is none of replies.
+    """
+
+    def __init__(self, own: Path | None = None, others: Iterable[Path] = ()) -> None:
+        self._own, self._others = own, tuple(others)
+        self._lock = threading.Lock()
+        self._known: dict[bytes, str] | None = None
+        self._file: IO[bytes] | None = None
+        self._is_torn = self._is_lost = False
+
+    def recall(self, key: str) -> str | None:
+        """Return the reply of a key (a hexadecimal digest), None if there is none."""
+        with self._lock:
+            return self._read_once().get(bytes.fromhex(key))
+
+    def remember(self, key: str, reply: str) -> None:
+        """Keep a reply; what a full disk has no room for is kept in memory, as a line of the log says."""
+        with self._lock:
+            self._read_once()[bytes.fromhex(key)] = reply
+            if self._own is not None:
+                try:
+                    self._append(self._own, key, reply)
+                except OSError as error:
+                    self._is_torn = True
+                    if not self._is_lost:
+                        log.warning("replies are no longer kept in %s: %s", self._own, error)
+                    self._is_lost = True
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            self._file = None
+
+    def _read_once(self) -> dict[bytes, str]:
+        if self._known is None:
+            known: dict[bytes, str] = {}
+            for path in (*self._others, *([self._own] if self._own else [])):
+                if path.exists():
+                    known |= _read(path)
+            self._known = known
+        return self._known
+
+    def _append(self, own: Path, key: str, reply: str) -> None:
+        if self._file is None:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            self._file = own.open("ab", buffering=0)
+            self._is_torn = self._file.tell() > 0  # the last line may be half a one
+        line = json.dumps({"key": key, "reply": reply}) + "\n"
+        self._file.write(("\n" if self._is_torn else "").encode() + line.encode())
+        self._is_torn = False
+
+
+def in_folder(folder: Path | None, name: str) -> Replies:
+    """Return the replies of a model in a folder: those of this rank, and what other ranks have left."""
+    if folder is None:
+        return Replies()
+    own = folder / f"{name}.rank{distributed.rank()}.jsonl"
+    return Replies(own, sorted(path for path in folder.glob(f"{name}.rank*.jsonl") if path != own))
+
+
+def _read(path: Path) -> dict[bytes, str]:
+    found: dict[bytes, str] = {}
+    with path.open("rb") as file:
+        if (first := file.read(1)) not in (b"", b"\n", b"{"):
+            raise UserError(f"{path} is no file of replies: expected JSON lines, got {first!r} ...")
+        file.seek(0)
+        for line in file:
+            try:
+                fields = json.loads(line)
+                found[bytes.fromhex(fields["key"])] = str(fields["reply"])
+            except (ValueError, TypeError, KeyError):
+                continue  # half a line of a run that was killed, or a blank one
+    return found
+
+
+# --------------------------------------------------------------------------------------------------
+# Decoded media as parts of a message, in the form of OpenAI's chat completions.
+#
+# An image is a PNG (lossless), a video its frames with the second of each, audio a WAV of 16 bits.
+
+
+Part = dict[str, Any]
+
+
+def text_part(text: str) -> Part:
+    """Return a text."""
+    return {"type": "text", "text": text}
+
+
+def image_part(image: PilImage) -> Part:
+    """Return an image."""
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)
+    return {"type": "image_url", "image_url": {"url": _data_url("image/png", stream.getvalue())}}
+
+
+def media_parts(media: Sequence[Decoded], frames: Sequence[Frame]) -> list[Part]:
+    """Return media, numbered by kind as a prompt shows them; `frames` say in which size each was seen."""
+    parts, numbers = [], {"Image": 0, "Video": 0, "Audio": 0}
+    for medium, frame in zip(media, frames, strict=True):
+        kind = next(kind for kind in numbers if isinstance(medium, _TYPES[kind]))
+        numbers[kind] += 1
+        name = f"{kind} {numbers[kind]}"
+        parts += [text_part(f"{name}:"), *_shown(medium, frame, name)]
+    return parts
+
+
+def turn_parts(parts: Sequence[str | Media], shown: Iterator[tuple[Decoded, Frame]]) -> list[Part]:
+    """Return the parts of a turn where they stand, without names; `shown` are its media, then later ones.
+
+    A video is its frames with the second of each.
+    """
+    found: list[Part] = []
+    for part in parts:
+        found += [text_part(part)] if isinstance(part, str) else _shown(*next(shown), part.kind)
+    return found
+
+
+_TYPES: dict[str, type] = {"Image": PilImage, "Video": Video, "Audio": Audio}
+
+
+def _shown(medium: Decoded, frame: Frame, name: str) -> list[Part]:
+    if isinstance(medium, Audio):
+        return [_audio_part(medium)]
+    if not isinstance(medium, Video):
+        return [image_part(image) for image in frames_of(medium, frame)]
+    parts = []
+    for still, shown_at in zip(frames_of(medium, frame), medium.times, strict=True):
+        parts += [text_part(f"{name}, {shown_at:.2f} s:"), image_part(still)]
+    return parts if medium.audio is None else [*parts, _audio_part(medium.audio)]
+
+
+def frames_of(medium: PilImage | Video, frame: Frame) -> list[PilImage]:
+    """Return an image, or the frames of a video, as large as the policy saw them."""
+    if isinstance(medium, Video):
+        return [as_seen(Image.fromarray(pixels), frame) for pixels in medium.frames]
+    return [as_seen(medium, frame)]
+
+
+def as_seen(image: PilImage, frame: Frame) -> PilImage:
+    """Return an image as large as the policy saw it, where that is known."""
+    size = frame.resized_width, frame.resized_height
+    if size[0] is None or size[1] is None or size == image.size:
+        return image
+    return image.resize((size[0], size[1]), Image.Resampling.BICUBIC)
+
+
+def _audio_part(audio: Audio) -> Part:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(audio.rate)
+        file.writeframes((np.clip(audio.samples, -1, 1) * 32767).astype("<i2").tobytes())
+    data = base64.b64encode(stream.getvalue()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 20.0

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from vlmrl.runs.metric_glossary import Unit
+from vlmrl.runs.metrics import Unit
 
 SHARED = Path(__file__).parent
 """The folder of what all pages have: the base template, media, style and script."""

@@ -15,8 +15,6 @@ import torch
 
 from vlmrl.policy.policy import Policy
 
-__all__ = ["CONFIG", "FOLDER", "WEIGHTS", "load", "save"]
-
 FOLDER = "adapter"
 """The folder inside a checkpoint."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -21,9 +21,8 @@ from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, optimizer_state, quantization
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.system.atomic_files import read_json
-from vlmrl.system.checksums import NAME as CHECKSUMS
-from vlmrl.system.checksums import find_damage
+from vlmrl.system.files import NAME as CHECKSUMS
+from vlmrl.system.files import find_damage, read_json
 
 FORMAT = 3
 """Written to state.json; 1 had no checksums, 2 had the adapter in `trainer/`."""

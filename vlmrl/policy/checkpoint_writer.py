@@ -30,8 +30,14 @@ from vlmrl.policy.weights import Unit
 from vlmrl.runs import run_folder
 from vlmrl.runs.mirror import Mirror
 from vlmrl.system import distributed
-from vlmrl.system.checksums import Stated, describe, write_checksums
-from vlmrl.system.disk_space import persist, require_may_write, require_room
+from vlmrl.system.files import (
+    Stated,
+    describe,
+    persist,
+    require_may_write,
+    require_room,
+    write_checksums,
+)
 
 SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
 

@@ -34,7 +34,7 @@ from torch.distributed.tensor import DTensor
 
 from vlmrl.config import ModelConfig
 from vlmrl.models.base import Family
-from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS
+from vlmrl.models.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.trainable import narrow, tower_of
 from vlmrl.system import distributed
 

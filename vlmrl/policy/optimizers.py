@@ -11,8 +11,6 @@ import torch
 from vlmrl.config import OptimizerConfig
 from vlmrl.policy import quantization
 
-__all__ = ["STATE_SIZE", "adamw", "learning_rate"]
-
 STATE_SIZE = {"adamw": 2.0, "adamw_8bit": 0.5, "paged_adamw": 2.0, "paged_adamw_8bit": 0.5}
 """Size of an optimizer's state relative to the float32 weights that it trains: two moments."""
 

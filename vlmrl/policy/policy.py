@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from vlmrl import attention
 from vlmrl.algorithms.base import LossInputs, Objective, Pass
 from vlmrl.config import ModelConfig, OptimizerConfig
-from vlmrl.data.masked_media import mask_media
+from vlmrl.data.prompt import mask_media
 from vlmrl.errors import NotFinite, UserError
-from vlmrl.forward import finite, low_memory, packing, router_replay
-from vlmrl.forward.expert_precision import install_experts
+from vlmrl.forward import experts, finite, low_memory, packing
+from vlmrl.forward.experts import install_experts
 from vlmrl.forward.logprobs import (
     Sharing,
     completion_logprobs,
@@ -30,9 +29,10 @@ from vlmrl.forward.logprobs import (
     without_dropout,
 )
 from vlmrl.forward.sequence_parallel import Split, find_split
+from vlmrl.models import attention
 from vlmrl.models.base import Family
+from vlmrl.models.frozen_towers import install
 from vlmrl.models.loading import fingerprint
-from vlmrl.models.parts.frozen_towers import install
 from vlmrl.policy import trainable, weights
 from vlmrl.policy.fsdp import Sharded
 from vlmrl.policy.gradient_sums import sum_gradients
@@ -120,7 +120,7 @@ class Policy:
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = find_split(self.base, self._can_share)
         if config.gradient_checkpointing:
-            replayed = {"context_fn": router_replay.again} if config.router_replay else {}
+            replayed = {"context_fn": experts.again} if config.router_replay else {}
             self.base.gradient_checkpointing_enable({"use_reentrant": False, **replayed})
         if config.gradient_checkpointing or shard:
             # A rank with text only would sum the first layer's gradients in another order than the rest.

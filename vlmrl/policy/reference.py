@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from vlmrl.errors import UserError
-from vlmrl.models.parts.frozen_towers import install
+from vlmrl.models.frozen_towers import install
 from vlmrl.policy import weights
 from vlmrl.policy.trainable import frozen_towers, is_adapter
 from vlmrl.system import distributed
-from vlmrl.system.checksums import NAME as CHECKSUMS
-from vlmrl.system.checksums import find_damage, write_checksums
-from vlmrl.system.disk_space import persist
+from vlmrl.system.files import NAME as CHECKSUMS
+from vlmrl.system.files import find_damage, persist, write_checksums
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy

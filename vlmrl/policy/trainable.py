@@ -12,17 +12,8 @@ import torch
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
-from vlmrl.models.parts.frozen_towers import MEDIA_TOWERS, FrozenTowers, KeptFeatures
+from vlmrl.models.frozen_towers import MEDIA_TOWERS, FrozenTowers, KeptFeatures
 from vlmrl.policy import quantization
-
-__all__ = [
-    "FUSED_EXPERTS",
-    "decoder_layer_of",
-    "narrow",
-    "quantize",
-    "tower_of",
-    "towers_with_lr",
-]
 
 FUSED_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 """Ends of the names of weights [experts, ...] that hold all experts of a layer."""

@@ -21,7 +21,7 @@ from vlmrl.models.base import Family
 from vlmrl.policy import quantization, trainable
 from vlmrl.policy.trainable import decoder_layer_of
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import write_json
+from vlmrl.system.files import write_json
 
 Unit = dict[str, torch.Tensor]
 """Weights by name; those of one layer come together."""

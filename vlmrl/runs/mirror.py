@@ -27,15 +27,20 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from vlmrl.config import Config
-from vlmrl.config.sections.tracking import without_secrets
+from vlmrl.config.sections.run import without_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_lock import Superseded, this_process
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import writing
-from vlmrl.system.checksums import NAME as CHECKSUMS
-from vlmrl.system.checksums import Stated, describe
-from vlmrl.system.disk_space import describe_free, free_bytes, require_may_write
+from vlmrl.system.files import NAME as CHECKSUMS
+from vlmrl.system.files import (
+    Stated,
+    describe,
+    describe_free,
+    free_bytes,
+    require_may_write,
+    writing,
+)
 
 TRIES = 3
 """Rounds at the end of a run after which a store that fails is given up."""

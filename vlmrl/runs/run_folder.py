@@ -5,7 +5,7 @@
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
     rollouts/media/         thumbnails of the images those lines show, named by content
-    tokens/step-N.jsonl     their tokens with log-probs, one line a prompt (`vlmrl.runs.token_rows`)
+    tokens/step-N.jsonl     their tokens with log-probs, one line a prompt (`vlmrl.runs.rollout_rows`)
     loopholes.jsonl         alarms of the loophole watch, with the prompts to look at
     ranks.json              where the ranks ran, if several: {"<steps done>": ["node-a", ...]}
     evals/step-N.json       the result of an evaluation: metrics and their intervals
@@ -27,22 +27,21 @@ from typing import Any
 
 import vlmrl
 from vlmrl.config import Config
-from vlmrl.config.sections.tracking import hide_secrets
+from vlmrl.config.sections.run import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs.rank_shards import gather_rows, numbers_here
-from vlmrl.runs.rollout_rows import Row, rows
-from vlmrl.runs.token_rows import Place, rounded, token_row
+from vlmrl.runs.rollout_rows import Place, Row, rounded, rows, token_row
 from vlmrl.schema import StepReport
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import (
+from vlmrl.system.files import (
     read_json,
     read_lines,
+    require_may_write,
     truncate_lines,
     write_json,
     write_lines,
     writing,
 )
-from vlmrl.system.disk_space import require_may_write
 from vlmrl.truths.json_form import to_json
 
 PACKAGES = (

@@ -25,8 +25,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from vlmrl.errors import UserError
-from vlmrl.system import disk_space, distributed
-from vlmrl.system.atomic_files import read_json, write_json, writing
+from vlmrl.system import distributed, files
+from vlmrl.system.files import read_json, write_json, writing
 
 WAIT_S = 1.0
 """Seconds in which a lock must come free: a page that looks who the owner is holds it for a moment."""
@@ -152,7 +152,7 @@ def fenced(folder: Path) -> AbstractContextManager[None]:
         if newest != own:
             raise Superseded(f"attempt {newest} writes {folder} now; this is attempt {own}")
 
-    return disk_space.checking(require_newest)
+    return files.checking(require_newest)
 
 
 def _refusal(folder: Path) -> str:

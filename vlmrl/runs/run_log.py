@@ -13,24 +13,16 @@ from typing import Any, Literal
 
 from vlmrl import plugins
 from vlmrl.config import Config
-from vlmrl.config.sections.tracking import hide_secrets
+from vlmrl.config.sections.run import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.complaints import complain
-from vlmrl.runs.metric_glossary import find, step_seconds
-from vlmrl.runs.output.events import (
-    ColdStartStep,
-    Evaluated,
-    Noted,
-    Saved,
-    Started,
-    Step,
-    Warned,
-)
+from vlmrl.runs.metrics import find, step_seconds
+from vlmrl.runs.output.events import ColdStartStep, Evaluated, Noted, Saved, Started, Step, Warned
 from vlmrl.runs.output.outputs import Activity, Output
+from vlmrl.runs.tracker import TrackedRun, Tracker
 from vlmrl.schema import StepReport
-from vlmrl.system.atomic_files import append_line, truncate_lines
-from vlmrl.trackers.base import TrackedRun, Tracker
+from vlmrl.system.files import append_line, truncate_lines
 from vlmrl.truths.json_form import to_json
 
 SILENT = Output()

@@ -9,9 +9,6 @@ is in seconds. A card converts once at load, a model family's native space conve
 completion is read (its `Frame`), a verifier never sees another space.
 """
 
-from vlmrl.schema.demos import DemoTurn
-from vlmrl.schema.elsewhere import ElsewhereError, RemoteCompletion, RemoteVerdict
-from vlmrl.schema.experts import Experts
 from vlmrl.schema.geometry import Box, BoxTrack, Frame, Point, Polygon, Space, Span
 from vlmrl.schema.prompts import Encoded, Prompt, PromptBatch, Seen
 from vlmrl.schema.rollouts import (
@@ -20,9 +17,13 @@ from vlmrl.schema.rollouts import (
     ORIGINS,
     Advantages,
     Completion,
+    ElsewhereError,
+    Experts,
     FinishReason,
     Origin,
     Parsed,
+    RemoteCompletion,
+    RemoteVerdict,
     Rewards,
     Rollouts,
     Verdict,
@@ -30,6 +31,7 @@ from vlmrl.schema.rollouts import (
 from vlmrl.schema.samples import (
     AnswerForm,
     Demo,
+    DemoTurn,
     Media,
     MediaKind,
     Role,

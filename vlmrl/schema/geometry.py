@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Box", "BoxTrack", "Frame", "Point", "Polygon", "Space", "Span"]
-
 Space = Literal["pixel", "resized", "norm1000", "norm1"]
 
 

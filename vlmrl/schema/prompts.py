@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from vlmrl.media_types import Decoded, PilImage
 from vlmrl.schema.geometry import Frame
+from vlmrl.schema.media import Decoded, PilImage
 from vlmrl.schema.samples import Sample, Turn
 
 if TYPE_CHECKING:
     import torch
 
     from vlmrl.schema.rollouts import Completion
-
-__all__ = ["Encoded", "Prompt", "PromptBatch", "Seen"]
 
 
 @dataclass(frozen=True, slots=True)

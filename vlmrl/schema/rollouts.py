@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import Field, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, get_args
 
-from vlmrl.schema.experts import Experts
+import numpy as np
+
 from vlmrl.schema.geometry import Frame
 from vlmrl.schema.prompts import PromptBatch
 from vlmrl.schema.turns import Call, Segment, Suffix
@@ -14,19 +15,40 @@ from vlmrl.schema.turns import Call, Segment, Suffix
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "CUT",
-    "KILLED",
-    "ORIGINS",
-    "Advantages",
-    "Completion",
-    "FinishReason",
-    "Origin",
-    "Parsed",
-    "Rewards",
-    "Rollouts",
-    "Verdict",
-]
+
+# --------------------------------------------------------------------------------------------------
+# The experts that an engine chose for the tokens of a rollout, for the trainer to choose them again.
+
+
+def expert_dtype(num_experts: int) -> np.dtype[np.unsignedinteger]:
+    """Return the smallest dtype for the numbers of experts; its largest value says "not known"."""
+    return np.dtype(np.uint8 if num_experts < np.iinfo(np.uint8).max else np.uint16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """Numbers of the experts of each token in each layer that has any, of an `expert_dtype`.
+
+    Where a number is the dtype's largest, the trainer makes its own choice.
+    """
+
+    prompt: np.ndarray
+    """[P, layers, k]; completions of a group may hold the same array."""
+    written: np.ndarray
+    """[F, layers, k] of the first tokens that follow the prompt; an engine computes nothing of the last."""
+
+    def then(self, later: Experts) -> Experts:
+        """Return the choices of a rollout of which `later` is a further turn, asked for with all before it.
+
+        What was chosen when a token was sampled counts, not what was when it was read again.
+        """
+        known = len(self.prompt) + len(self.written)
+        written = (self.written, later.prompt[known:], later.written)
+        return Experts(self.prompt, np.concatenate(written))
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 FinishReason = Literal["stop", "length", "abort", "turns", "budget"]
 """`length`: cut at the limit of tokens. `abort`: a fault, not the policy's doing. Of several turns also
@@ -217,3 +239,110 @@ class Advantages:
     weights: torch.Tensor
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+# --------------------------------------------------------------------------------------------------
+# Completions and verdicts of another rank: the numbers that every rank knows of them, nothing else.
+
+
+class ElsewhereError(RuntimeError):
+    """A part asked for what another rank alone knows."""
+
+
+class _Remote:
+    """What stands for a value of rank `_home`: its numbers are known, other fields refused."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    KNOWN: ClassVar[tuple[str, ...]]
+    """The attributes that make up its numbers."""
+    _home: int
+
+    def _note(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def _numbers(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.KNOWN)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in self.__dataclass_fields__:
+            raise AttributeError(name)
+        kind = type(self).__name__.removeprefix("Remote").lower()
+        raise ElsewhereError(
+            f"{name!r} of this {kind} is known to rank {self._home} alone. A strategy or an "
+            "algorithm that reads what other ranks wrote says so: `reads_completions: ClassVar[bool] "
+            "= True`; verdicts beside their scores are read at home (`rank_shards.is_here`)"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self._numbers}"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._numbers == other._numbers
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+
+class RemoteCompletion(_Remote, Completion):
+    """A completion as ranks that are not its prompt's home know it: it stands in its place in a group.
+
+    Its length, finish reason, versions and origin are known. Whatever else is asked of it raises an
+    `ElsewhereError`.
+    """
+
+    __slots__ = ("_home", "_num_tokens")
+    KNOWN = ("_home", "_num_tokens", "finish_reason", "versions", "origin")
+    _num_tokens: int
+
+    def __init__(
+        self,
+        home: int,
+        num_tokens: int,
+        finish_reason: FinishReason,
+        versions: tuple[tuple[int, int], ...],
+        origin: Origin = "policy",
+    ) -> None:
+        """Note what is known of a completion of rank `home`; the other fields stay unset."""
+        self._note(
+            _home=home,
+            _num_tokens=num_tokens,
+            finish_reason=finish_reason,
+            versions=versions,
+            origin=origin,
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Return how many tokens the policy wrote."""
+        return self._num_tokens
+
+    def with_origin(self, origin: Origin) -> RemoteCompletion:
+        """Return it as one that was written by `origin`."""
+        return RemoteCompletion(
+            self._home, self._num_tokens, self.finish_reason, self.versions, origin
+        )
+
+
+class RemoteVerdict(_Remote, Verdict):
+    """A verdict as ranks know it that did not judge: score, fault, whether it applies, whether it killed.
+
+    `parts`, `answer` and `note` raise an `ElsewhereError`.
+    """
+
+    __slots__ = ("_home", "_is_kill")
+    KNOWN = ("_home", "score", "applies", "fault", "_is_kill")
+    _is_kill: bool
+
+    def __init__(
+        self, home: int, score: float | None, applies: bool, fault: str | None, is_kill: bool
+    ) -> None:
+        """Note what is known of a verdict of rank `home`; the other fields stay unset."""
+        self._note(_home=home, score=score, applies=applies, fault=fault, _is_kill=is_kill)
+
+    @property
+    def is_kill(self) -> bool:
+        """Return whether the completion ended its verifier."""
+        return self._is_kill

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Presence", "Tag", "Template"]
-
 Presence = Literal["required", "optional", "optional_empty"]
 
 

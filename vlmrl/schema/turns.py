@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vlmrl.media_types import Decoded
 from vlmrl.schema.geometry import Box
+from vlmrl.schema.media import Decoded
 from vlmrl.schema.prompts import Encoded
-
-__all__ = ["Call", "CallOutcome", "Segment", "Suffix"]
 
 CallOutcome = Literal["ok", "refused", "fault"]
 """`ok`: the tool answered. `refused`: it told the policy why not, which is an observation. `fault`: the

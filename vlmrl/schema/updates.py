@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from vlmrl.schema.experts import Experts
 from vlmrl.schema.prompts import Encoded, Prompt
-from vlmrl.schema.rollouts import Advantages, Rewards, Rollouts
+from vlmrl.schema.rollouts import Advantages, Experts, Rewards, Rollouts
 from vlmrl.schema.turns import Suffix
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["MicroBatch", "StepReport", "TrainBatch"]
 
 
 @dataclass(frozen=True, slots=True)

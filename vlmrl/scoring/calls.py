@@ -29,8 +29,6 @@ from vlmrl.system.deadline_pool import (
     was_killed,
 )
 
-__all__ = ["load_verifiers"]
-
 THREADS = 16
 """Calls that wait at the same time, where no verifier asks for more."""
 MAX_THREADS = 256

@@ -18,8 +18,6 @@ from vlmrl.scoring.reward_components import Component
 from vlmrl.scoring.verifier import BatchVerifier, CorrectnessVerifier, GroupVerifier, Verifier
 from vlmrl.system.deadline_pool import CallFailed
 
-__all__ = ["combine", "guard", "guard_many", "touching"]
-
 ROUNDING = 1e-6
 """A score this close outside its range is float rounding: it is clamped, not a fault."""
 MAX_REASON = 300

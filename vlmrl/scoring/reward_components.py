@@ -11,27 +11,90 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.config.sections.rewards import check_names
-from vlmrl.data.cards.row_rewards import MAX_CONFIGURATIONS
+from vlmrl.data.row_forms import MAX_CONFIGURATIONS
 from vlmrl.errors import UserError
-from vlmrl.schema import RowReward, Sample
-from vlmrl.scoring.trl_function import TrlVerifier, is_trl_function
-from vlmrl.scoring.verifier import CorrectnessVerifier, FunctionVerifier, Verifier
+from vlmrl.schema import AnswerForm, Completion, RowReward, Sample, Truth, Verdict
+from vlmrl.scoring.verifier import CorrectnessVerifier, FunctionVerifier, Verifier, to_score
 
-__all__ = [
-    "SLOW_DEADLINE",
-    "Component",
-    "Spec",
-    "build",
-    "check_joined",
-    "components_of",
-    "moments",
-    "resolve",
-]
+# --------------------------------------------------------------------------------------------------
+# A TRL reward function as our verifier.
+
+
+@dataclass(frozen=True)
+class TrlVerifier(Verifier):
+    """A TRL reward function `f(completions, **columns) -> list[float | None]` as a verifier.
+
+    It is called with one completion at a time, in TRL's conversational form, so a function that
+    compares the completions of a batch with each other is not supported. It receives `prompts`,
+    `completions`, `completion_ids`, every entry of the sample's `meta` as a column, and `solution`:
+    the truth as text, unless `meta` has its own. None means "does not apply". The declared range is
+    [-1, 1], that of TRL's own functions.
+
+    Source: huggingface/trl, `GRPOTrainer._calculate_rewards`, version 1.16.
+    """
+
+    low: ClassVar[float] = -1.0
+
+    function: Callable[..., Any]
+    name: str = "reward"
+
+    @property
+    def reads_truth(self) -> bool:
+        """Whether the function asks for the solution."""
+        return "solution" in inspect.signature(self.function).parameters
+
+    def __call__(self, completion: Completion, sample: Sample) -> Verdict:
+        """Call the function with a batch of one."""
+        columns: dict[str, Any] = {"solution": solution(sample.truth), **sample.meta}
+        result = self.function(
+            prompts=[_messages(sample)],
+            completions=[[{"role": "assistant", "content": completion.text}]],
+            completion_ids=[list(completion.token_ids)],
+            **{key: [value] for key, value in columns.items()},
+        )
+        if inspect.isawaitable(result):
+            import asyncio  # takes longer to import than all else here
+
+            result = asyncio.run(_wait(result))
+        (reward,) = result
+        if reward is None:
+            return Verdict.not_applicable()
+        return Verdict(to_score(reward), answer=completion.answer)
+
+
+def is_trl_function(function: Callable[..., Any]) -> bool:
+    """Return whether the signature is a TRL reward function's: it asks for `completions`."""
+    return "completions" in inspect.signature(function).parameters
+
+
+def solution(truth: Truth) -> str | None:
+    """Return the truth as the text that TRL calls `solution`; None if it is no text or number."""
+    if truth.text:
+        return truth.text[0]
+    if truth.choice is not None:
+        return truth.choice
+    if truth.number is not None:
+        return f"{truth.number:g}"
+    return None
+
+
+def _messages(sample: Sample) -> list[dict[str, str]]:
+    """Return the turns of a sample as chat messages, without media."""
+    first = [{"role": "system", "content": sample.system}] if sample.system else []
+    return first + [{"role": turn.role, "content": turn.text} for turn in sample.turns]
+
+
+async def _wait(result: Any) -> Any:
+    return await result
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 SLOW_DEADLINE = 5.0
 """Seconds one call of a slow verifier may take when the config names no deadline."""
@@ -191,7 +254,7 @@ def build(spec: Spec) -> Verifier:
     """Return the verifier that a spec stands for; the same object for the same spec in one process.
 
     The name is a shipped verifier's, or `file.py:Name` or `module:Name` of a Verifier class, of a
-    plain function (`FunctionVerifier`) or of a TRL reward function (`scoring.trl_function`).
+    plain function (`FunctionVerifier`) or of a TRL reward function (`is_trl_function`).
 
     Raises:
         UserError: as `plugins.build`; or the name is no verifier's, or a function asks for
@@ -229,3 +292,32 @@ def _check_signature(name: str, function: Callable[..., Any], options: Mapping[s
             f"verifier {name!r} asks for {key!r}, which nobody passes; a verifier function may "
             f"name any of {', '.join(OFFERED)}, and options that the config sets"
         )
+
+
+# --------------------------------------------------------------------------------------------------
+# How all verifiers of a source together read an answer.
+
+
+def form_of(rewards: Sequence[RewardConfig]) -> AnswerForm:
+    """Return the form of an answer that all these verifiers can read, as training begins.
+
+    Raises:
+        UserError: a verifier cannot be built, or two read the answer under different keys.
+    """
+    forms = {reward.label: resolve(reward).verifier.answer_form() for reward in rewards}
+    keys: dict[str, str] = {}
+    for label, form in forms.items():
+        if form.key is not None:
+            keys.setdefault(form.key, label)
+    if len(keys) > 1:
+        (a, first), (b, second), *_ = keys.items()
+        raise UserError(
+            f"rewards {first!r} and {second!r} read one answer under two keys, {a!r} and {b!r}: "
+            "give both the same key, or each a source of its own"
+        )
+    return AnswerForm(
+        kinds=tuple(dict.fromkeys(kind for form in forms.values() for kind in form.kinds)),
+        key=next(iter(keys), None),
+        confidence=any(form.confidence for form in forms.values()),
+        own_lines=any(form.own_lines for form in forms.values()),
+    )

@@ -29,7 +29,7 @@ from typing import Any, TypeVar, get_args
 
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.data.cards.row_rewards import read_rewards
+from vlmrl.data.row_forms import read_rewards
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Frame, RowReward, Sample, Space, Verdict
@@ -40,8 +40,6 @@ from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.truths import json_form
 from vlmrl.truths.json_form import to_json
-
-__all__ = ["SOURCE", "ScoredRow", "by_reward", "read_lines", "read_row", "read_rows", "score_file"]
 
 _T = TypeVar("_T")
 

@@ -10,15 +10,20 @@ become tensors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import NotFinite, UserError
 from vlmrl.schema import (
     Completion,
     Prompt,
+    RemoteVerdict,
     Rewards,
     Rollouts,
     RowReward,
@@ -28,14 +33,164 @@ from vlmrl.schema import (
 )
 from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import check_verdict, combine, deciding, guard, guard_many, touching
-from vlmrl.scoring.fault_limit import FaultLimit
 from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
-from vlmrl.scoring.verdict_exchange import collect_rows, exchange
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool, was_killed
 
-__all__ = ["Judged", "Scorer"]
+# --------------------------------------------------------------------------------------------------
+# Verdicts between ranks: what all must know of them, as arrays.
+#
+# That is scores, what does not apply, faults and kills: all that rewards, counts and the fault limit are
+# made of. What a verdict says beside them (`answer`, `note`, `parts`) stays with the rank that judged.
+
+
+Table = list[dict[str, Verdict]]
+"""The verdicts on the completions of one prompt, each by label."""
+
+APPLIES, SCORED, KILLS = 1, 2, 4
+"""Bits of a verdict's state."""
+
+
+def exchange(
+    tables: Sequence[Table], labels: Sequence[Sequence[str]], homes: Sequence[int]
+) -> None:
+    """Fill in the verdicts of other ranks' prompts; `tables[p]` was filled on rank `homes[p]`.
+
+    `labels[p]` are those of the verdicts on prompt p. A verdict is 9 bytes, a fault 8 more and its text,
+    which is sent once.
+    """
+    if distributed.world() == 1:
+        return
+    own = [table[label] for table, label in _cells(tables, labels, homes, distributed.rank())]
+    for home, arrays in enumerate(distributed.gather_arrays(_encode(own))):
+        if home == distributed.rank():
+            continue
+        found = _decode(home, arrays)
+        for table, label in _cells(tables, labels, homes, home):
+            table[label] = next(found)
+
+
+def collect_rows(
+    groups: Sequence[Sequence[Completion]],
+    samples: Sequence[Sample],
+    wanted: Collection[int],
+    homes: Sequence[int],
+) -> tuple[list[Sequence[Completion]], list[Sample]]:
+    """Return groups and samples, on the main rank the `wanted` ones with all that their homes have of them.
+
+    That is what was written, and bytes of media that are in a row; not what tools showed.
+    """
+    rank, found, shown = distributed.rank(), list(groups), list(samples)
+    own = {
+        p: ([c.without_media() for c in groups[p]], samples[p]) for p in wanted if homes[p] == rank
+    }
+    for share in distributed.gather_to_main(own if rank else {}):
+        for p, (group, sample) in share.items():
+            found[p], shown[p] = group, sample
+    return found, shown
+
+
+def _cells(
+    tables: Sequence[Table], labels: Sequence[Sequence[str]], homes: Sequence[int], home: int
+) -> Iterator[tuple[dict[str, Verdict], str]]:
+    """Yield the place of every verdict on the prompts of a rank, in one order on all ranks."""
+    for table, of_prompt, at in zip(tables, labels, homes, strict=True):
+        if at == home:
+            yield from ((of_one, label) for of_one in table for label in of_prompt)
+
+
+def _encode(verdicts: Sequence[Verdict]) -> list[np.ndarray]:
+    """Return scores [N] float64, states [N] uint8, places and texts of the faults [F], and the texts."""
+    texts: dict[str, int] = {}
+    faults = [
+        (n, texts.setdefault(v.fault, len(texts)))
+        for n, v in enumerate(verdicts)
+        if v.fault is not None
+    ]
+    return [
+        np.array([v.score or 0.0 for v in verdicts], np.float64),
+        np.array([_state(v) for v in verdicts], np.uint8),
+        np.array([n for n, _ in faults], np.int32),
+        np.array([text for _, text in faults], np.int32),
+        np.frombuffer(json.dumps([*texts]).encode() if texts else b"", np.uint8),
+    ]
+
+
+def _state(verdict: Verdict) -> int:
+    scored = SCORED if verdict.score is not None else 0
+    killed = KILLS if verdict.is_kill else 0
+    return (APPLIES if verdict.applies else 0) | scored | killed
+
+
+def _decode(home: int, arrays: Sequence[np.ndarray]) -> Iterator[Verdict]:
+    scores, states, places, numbers, spelled = arrays
+    texts = json.loads(spelled.tobytes()) if len(spelled) else []
+    faults = {p: texts[n] for p, n in zip(places.tolist(), numbers.tolist(), strict=True)}
+    for place, (score, state) in enumerate(zip(scores.tolist(), states.tolist(), strict=True)):
+        known = score if state & SCORED else None
+        applies, is_kill = bool(state & APPLIES), bool(state & KILLS)
+        yield RemoteVerdict(home, known, applies, faults.get(place), is_kill)
+
+
+# --------------------------------------------------------------------------------------------------
+# How often each verifier was called, skipped and failed, and when that is too often.
+
+
+WINDOW = 200
+"""How many of a verifier's latest calls the limit looks at."""
+MIN_CALLS = 20
+"""The limit says nothing before a verifier was called this often."""
+
+
+class FaultLimit:
+    """Counts by source and verifier, and the share of recent calls that may fail.
+
+    `counts[source, label]` counts by completion: `calls`, `faults`, `skipped` (did not apply) and
+    `kills` (the completion ended its verifier).
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self.counts: dict[tuple[str, str], Counter[str]] = {}
+        self._recent: dict[tuple[str, str], deque[str | None]] = {}
+
+    def count(self, source: str, verdicts: Iterable[Mapping[str, Verdict]]) -> None:
+        """Count the verdicts on some completions, each by label."""
+        for of_one in verdicts:
+            for label, verdict in of_one.items():
+                key = (source, label)
+                counter = self.counts.get(key)
+                if counter is None:
+                    counter = self.counts[key] = Counter(calls=0, faults=0, skipped=0, kills=0)
+                if not verdict.applies:
+                    counter["skipped"] += 1
+                    continue
+                counter["calls"] += 1
+                counter["faults"] += verdict.fault is not None
+                counter["kills"] += verdict.is_kill
+                self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
+
+    def enforce(self) -> None:
+        """Stop where too many recent calls of a verifier failed.
+
+        Raises:
+            UserError: more than the share; it names the verifier and what it failed on most often.
+        """
+        for (source, label), recent in self._recent.items():
+            faults = [fault for fault in recent if fault is not None]
+            share = len(faults) / len(recent)
+            if len(recent) < MIN_CALLS or share <= self._share:
+                continue
+            commonest, times = Counter(faults).most_common(1)[0]
+            raise UserError(
+                f"verifier {label!r} failed on {len(faults)} of its last {len(recent)} completions "
+                f"of source {source!r}; scoring.fault_limit allows a share of {self._share:g}; "
+                f"most often ({times} times): {commonest}"
+            )
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

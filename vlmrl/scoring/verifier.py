@@ -12,20 +12,67 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsFloat
 
-from vlmrl.answers import choices, literals, parsing, templates
+from vlmrl.answers import parsing, templates
 from vlmrl.schema import AnswerForm, Completion, Frame, Sample, Truth, Verdict
-from vlmrl.scoring.laws import Laws
 
-__all__ = [
-    "AnswerVerifier",
-    "BatchVerifier",
-    "CorrectnessVerifier",
-    "FunctionVerifier",
-    "GroupVerifier",
-    "Verifier",
-    "num_tokens",
-    "to_score",
-]
+# --------------------------------------------------------------------------------------------------
+# The contract between a control group and the verifier that compares a group with it.
+
+
+SHUFFLED_REWARDS = "shuffled_rewards"
+"""Key of a sample's `meta`: the rewards of its control group with shuffled frames, a list of numbers."""
+
+SHUFFLED_SCORES = "shuffled_scores"
+"""Key of a sample's meta: the scores of its control group by item verifier, {label: [score, ...]}."""
+
+
+# --------------------------------------------------------------------------------------------------
+# What the contract test of verifiers cannot read off a verifier's class variables.
+#
+# Every item verifier has `laws`; the defaults suit one that grades the answer against the first kind of
+# truth it needs. `tests/contracts/test_verifiers.py` runs the laws over random truths and hostile text.
+
+
+Shape = Literal[
+    "boxes", "one box", "points", "spans", "labelled spans", "track", "masks", "choice", "labels",
+    "fields", "action", "text", "numeral", "number", "count", "yes or no", "none", "anything",
+]  # fmt: skip
+"""Truths that the contract test can draw, each with the answer that states it."""
+
+
+@dataclass(frozen=True)
+class Laws:
+    """How a verifier's laws are tested.
+
+    `truth`: the shapes of truth it is tested on; empty: those of the first name in `needs`.
+    `best`: the completion that scores `high`; empty: the truth itself, written as an answer.
+    `junk`: the best answer with something added that must not raise the score. `ANSWER` stands for
+    the answer, `ITEMS` for what is inside its brackets.
+    `options`: sets of options, e.g. the published ones, that obey every law; `loose`: sets that may
+    pay for junk, as the docstring says. `template`: of the completions. `any_order`: whether the
+    order of what an answer lists changes nothing. `of_turns`: whether it judges the calls that were
+    run and not a text, so that texts say nothing of it: it has tests of its own. `of_models`: whether its
+    score is the number of one of the config's `models`, which has to be there.
+    """
+
+    truth: tuple[Shape, ...] = ()
+    best: str = ""
+    junk: str = "ANSWER zzzz"
+    options: tuple[Mapping[str, Any], ...] = ({},)
+    loose: tuple[Mapping[str, Any], ...] = ()
+    template: str = "none"
+    any_order: bool = False
+    of_turns: bool = False
+    of_models: bool = False
+
+    @property
+    def needs_a_run(self) -> bool:
+        """Whether texts alone say nothing of it."""
+        return self.of_turns or self.of_models
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 Scope = Literal["item", "group", "batch"]
 SAID = frozenset({"text", "number", "choice", "labels"})
@@ -105,7 +152,7 @@ class Verifier:
 class AnswerVerifier(Verifier):
     """Base of verifiers that judge the answer span: a subclass defines `grade`.
 
-    No answer scores 0, and so does one of over `literals.MAX_CHARS` characters. Where the truth is
+    No answer scores 0, and so does one of over `parsing.MAX_CHARS` characters. Where the truth is
     declared "none", an explicit nothing (`[]`, `none`) scores 1, and so does declining to answer
     ("I don't know") where the verifier grades what is said, not places; everything else scores 0,
     and `grade` is not asked.
@@ -118,11 +165,11 @@ class AnswerVerifier(Verifier):
         answer = completion.answer
         if not answer:
             return Verdict(0.0, note="no answer")
-        if len(answer) > literals.MAX_CHARS:
-            return Verdict(0.0, note=f"answer longer than {literals.MAX_CHARS} characters")
+        if len(answer) > parsing.MAX_CHARS:
+            return Verdict(0.0, note=f"answer longer than {parsing.MAX_CHARS} characters")
         if sample.truth.none:
             nothing = parsing.says_nothing(answer) or (
-                bool(SAID.intersection(self.needs)) and choices.declines(answer)
+                bool(SAID.intersection(self.needs)) and parsing.declines(answer)
             )
             return Verdict(
                 float(nothing), answer=answer, note="" if nothing else "nothing is right"

@@ -29,7 +29,7 @@ from typing import IO, Any, NoReturn, Protocol
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from vlmrl.errors import UserError
-from vlmrl.system.memory import limit_memory
+from vlmrl.system.processes import limit_memory
 
 GRACE_S = 1.0
 """Seconds past its deadline after which a worker ends itself: its owner may be gone, or waits for it, since

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vlmrl.errors import UserError
-from vlmrl.system.launched import parent_watch
+from vlmrl.system import processes
 from vlmrl.system.timers import MEETINGS
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     With them torch would look for the launcher's store where that program opens its own, and vLLM would
     take Ray for its processes.
     """
-    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", ATTEMPT, parent_watch.PARENT}
+    names = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", ATTEMPT, processes.PARENT}
     kinds = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "RAY_")
     return {k: v for k, v in environment.items() if k not in names and not k.startswith(kinds)}
 

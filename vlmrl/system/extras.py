@@ -7,8 +7,6 @@ from types import ModuleType
 
 from vlmrl.errors import MissingExtra
 
-__all__ = ["import_extra"]
-
 
 def import_extra(module: str, extra: str) -> ModuleType:
     """Import a module of a package that `pip install 'vlmrl[extra]'` installs.

@@ -10,8 +10,6 @@ from typing import Any
 
 from vlmrl.system import distributed
 
-__all__ = ["Interrupt"]
-
 
 class Interrupt:
     """`with Interrupt() as interrupt:` then look at `interrupt.asked` between steps.

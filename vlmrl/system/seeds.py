@@ -6,8 +6,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["GOLDEN", "mix", "seed_of", "uniform"]
-
 GOLDEN = 0x9E3779B97F4A7C15
 """The step of SplitMix64's counter."""
 

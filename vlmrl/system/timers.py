@@ -9,8 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["MEETINGS", "IdleMeter", "Lap", "PhaseTimers"]
-
 
 class Meetings(threading.local):
     """What this thread spent where ranks meet: `with MEETINGS:` around each call that waits for others."""

@@ -10,14 +10,12 @@ import shutil
 from pathlib import Path
 
 from vlmrl.algorithms.base import Algorithm
-from vlmrl.algorithms.parts.adaptive_kl import next_weight
+from vlmrl.algorithms.losses import next_weight
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.policy.policy import Policy
 from vlmrl.system import distributed
-
-__all__ = ["next_kl", "refresh_reference", "set_reference"]
 
 
 def set_reference(policy: Policy, config: Config, start: Path | None, done: int) -> None:

@@ -5,28 +5,162 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 
-from vlmrl.answers.bootstrap import mean_interval
-from vlmrl.benchmarking.scoring import Figure
+from vlmrl.answers import templates
+from vlmrl.benchmarking.base import BenchmarkCard
+from vlmrl.benchmarking.rows import INDEX
+from vlmrl.benchmarking.scoring import Figure, RowScore, score_row, sum_up
 from vlmrl.config import EvaluationConfig
+from vlmrl.data.prompt import continue_prompt
 from vlmrl.data.source import Source
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
+from vlmrl.runs.intervals import mean_interval
 from vlmrl.runs.rollout_rows import rows
-from vlmrl.schema import PromptBatch, Rewards, Rollouts
+from vlmrl.schema import Completion, Prompt, PromptBatch, Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
-from vlmrl.training import benchmark_figures, forced_thinking, metrics
+from vlmrl.training import metrics
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
 
-__all__ = ["Evaluation", "average_pass_at_k", "evaluate", "interval", "pass_at_k"]
+
+# --------------------------------------------------------------------------------------------------
+# Ask a question twice, forced to think and forced not to: the difference is what a thought is worth.
+#
+# The model's turn begins with an opened thought or with an empty one, and the model continues from
+# there. That beginning is part of the prompt, so every engine can do it. Nothing is trained on it.
+
+
+Mode = Literal["think", "direct"]
+MODES: tuple[Mode, ...] = ("think", "direct")
+
+
+def can_be_forced(prompt: Prompt) -> bool:
+    """Return True if the template of the prompt begins with a thought."""
+    tags = templates.template(prompt.sample.template).tags
+    return bool(tags) and tags[0].name == "think"
+
+
+def generate(
+    engine: RunningEngine, policy: Policy, batch: PromptBatch, mode: Mode, max_tokens: int
+) -> Rollouts:
+    r"""Generate one greedy completion for every prompt; each must pass `can_be_forced`.
+
+    `direct` begins it with `<think>\n\n</think>`, as demonstrations do that leave the thought out.
+    `think` begins it with `<think>` and the first word of a thought: the likeliest token that is
+    neither blank nor a tag. Without that word a policy could still leave the thought empty.
+
+    The beginning counts towards `max_tokens` and is part of the completion's text, of its token ids
+    and, as certain (0 nats), of its log-probs.
+    """
+    begun = [_encode_beginning(policy, prompt, mode) for prompt in batch.prompts]
+    left = max(1, max_tokens - max(map(len, begun)))
+    prompts = (continue_prompt(p, ids) for p, ids in zip(batch.prompts, begun, strict=True))
+    rollouts = engine.generate(
+        PromptBatch(tuple(prompts)), Sampling(n=1, max_tokens=left, greedy=True)
+    )
+    whole = (
+        (_join_completion(policy, prompt, ids, group[0]),)
+        for prompt, ids, group in zip(batch.prompts, begun, rollouts.completions, strict=True)
+    )
+    return replace(rollouts, batch=batch, completions=tuple(whole))
+
+
+def _encode_beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, ...]:
+    """Return the token ids with which the completion begins."""
+    tag = templates.template(prompt.sample.template).tags[0]
+    text = tag.open if mode == "think" else f"{tag.open}{templates.EMPTY_THOUGHT}{tag.close}"
+    ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return (
+        ids
+        if mode == "direct"
+        else (*ids, _choose_first_word(policy, continue_prompt(prompt, ids)))
+    )
+
+
+@torch.no_grad()
+def _choose_first_word(policy: Policy, prompt: Prompt) -> int:
+    """Return the likeliest next token that is a word: no white space, stop or media token, no tag."""
+    family, encoded = policy.family, prompt.encoded
+    with policy.generating():
+        features = family.tower_features(policy.base, [encoded])
+        hidden = family.decode(
+            policy.base,
+            torch.tensor([encoded.ids], device=policy.device),
+            None,
+            encoded.position_ids[:, None].to(policy.device),
+            family.spread(features, [encoded], [0]),
+        )
+        logits = family.head(policy.base)(hidden[0, -1]).float()
+    silent = {*policy.stop_ids, *policy.banned.tolist()}
+    for token in logits.argsort(descending=True).tolist():
+        text = policy.tokenizer.decode([token]).strip()
+        if token not in silent and text and not text.startswith("<"):
+            return token
+    raise ValueError("the vocabulary has no word that a thought could begin with")
+
+
+def _join_completion(
+    policy: Policy, prompt: Prompt, begun: Sequence[int], rest: Completion
+) -> Completion:
+    ids = (*begun, *rest.token_ids)
+    text = policy.tokenizer.decode([t for t in ids if t not in set(policy.stop_ids)])
+    return templates.completion(
+        text,
+        prompt.sample.template,
+        prompt.frame,
+        token_ids=ids,
+        logprobs=(*(0.0 for _ in begun), *rest.logprobs),
+        finish_reason=rest.finish_reason,
+        versions=rest.versions,
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# The numbers of public benchmarks in an evaluation: those that `vlmrl eval --benchmark` prints.
+#
+# The strict score of a row is that of the very verdict that the run's scorer gave as a reward.
+
+
+def sum_up_all(
+    benchmarks: Sequence[Source], scored: Sequence[tuple[str, Rollouts, Rewards]]
+) -> dict[str, Figure]:
+    """Return the figures of benchmarks as `<source>/<number>`, from this rank's scored batches.
+
+    Each batch comes with how it was drawn; the greedy ones count. With several ranks every rank gets
+    the figures of all rows.
+    """
+    cards = {one.name: one.card for one in benchmarks if isinstance(one.card, BenchmarkCard)}
+    own: list[tuple[str, RowScore]] = []
+    for drawn, rollouts, rewards in scored:
+        for p, prompt in enumerate(rollouts.batch.prompts):
+            if drawn == "greedy" and (card := cards.get(prompt.sample.source)):
+                (verdict,) = rewards.verdicts[p][0].values()  # the strict one, or the row's own
+                index, completion = prompt.sample.meta[INDEX], rollouts.completions[p][0]
+                row = score_row(
+                    card.benchmark, card.official, index, prompt.sample, completion, verdict
+                )
+                own.append((prompt.sample.source, row))
+    rows = [pair for share in distributed.gather(own) for pair in share] if cards else []
+    figures: dict[str, Figure] = {}
+    for name, card in cards.items():
+        found = sorted((row for source, row in rows if source == name), key=lambda row: row.index)
+        if found:
+            numbers = sum_up(card.benchmark, card.official, found).figures
+            figures |= {f"{name}/{number}": figure for number, figure in numbers.items()}
+    return figures
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 PREFIX = {
     "greedy": "",
@@ -120,7 +254,7 @@ def evaluate(
     if config.force_thinking and not answered["forced_think"]:
         raise UserError("evaluation.force_thinking: no source's template begins with a thought")
     values = _collect_by_metric(answered)
-    figures = benchmark_figures.sum_up_all(benchmarks, scored)
+    figures = sum_up_all(benchmarks, scored)
     _require_scores({**values, **figures}, config.metric, scored)
     result = _sum_up(step, values, figures, passes, config)
     return Evaluation(result, scored)
@@ -187,13 +321,13 @@ def _generate_forced(
 ) -> list[tuple[str, Rollouts]]:
     """Generate both forced answers to the prompts of a batch that can be forced."""
     assert policy is not None, "config.force_thinking needs the policy"
-    forcible = tuple(prompt for prompt in batch.prompts if forced_thinking.can_be_forced(prompt))
+    forcible = tuple(prompt for prompt in batch.prompts if can_be_forced(prompt))
     return [
         (
             f"forced_{mode}",
-            forced_thinking.generate(engine, policy, PromptBatch(forcible), mode, max_tokens),
+            generate(engine, policy, PromptBatch(forcible), mode, max_tokens),
         )
-        for mode in forced_thinking.MODES
+        for mode in MODES
         if forcible
     ]
 

@@ -42,8 +42,6 @@ from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import IdleMeter
 
-__all__ = ["RolloutQueue"]
-
 Group = tuple[Completion, ...]
 SEED_PURPOSE = 11
 """Part of every sampling seed; see `BatchDraw.seed`."""

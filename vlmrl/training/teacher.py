@@ -27,8 +27,6 @@ from vlmrl.policy import trainable
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import MicroBatch, TrainBatch
 
-__all__ = ["LoadedTeacher", "ServedTeacher", "Teacher", "build_teacher"]
-
 TOKEN = "VLMRL_TEACHER_TOKEN"
 AT_A_TIME = 8
 """Completions that a server grades at a time."""

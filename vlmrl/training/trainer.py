@@ -19,9 +19,8 @@ from vlmrl.errors import NotFinite
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.loopholes.watch import LoopholeWatch
-from vlmrl.monitoring.machine_use import measure_use
-from vlmrl.monitoring.machines import Machines
+from vlmrl.monitoring.loopholes import LoopholeWatch
+from vlmrl.monitoring.machines import Machines, measure_use
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.named_models.opened import take_metrics
 from vlmrl.policy import checkpoint
@@ -29,11 +28,10 @@ from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.rollout_rows import TrainerLogprobs
 from vlmrl.runs.run_log import RunLog
-from vlmrl.runs.token_rows import TrainerLogprobs
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
 from vlmrl.scoring.scorer import Scorer
-from vlmrl.strategies.base import BatchDraw, RunParts, Strategy, collect_state
 from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
@@ -42,9 +40,8 @@ from vlmrl.training import divergence, metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
 from vlmrl.training.evaluation import NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, collect_state
 from vlmrl.training.teacher import Teacher
-
-__all__ = ["Trainer"]
 
 SEED_PURPOSE, SEED_OF_MASKS = 10, 15
 """Parts of the seeds of an update and of masked media; see `BatchDraw.seed`."""

@@ -14,11 +14,13 @@ from vlmrl.truths.base import (
     Mark,
     Readers,
     TruthKind,
+    check_label,
+    check_list,
+    check_numbers,
     label_of,
     list_items,
     round_place,
 )
-from vlmrl.truths.checks import check_label, check_list, check_numbers
 
 
 @dataclass(frozen=True)

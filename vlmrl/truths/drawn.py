@@ -7,13 +7,11 @@ from typing import Any
 
 from PIL import ImageDraw
 
-from vlmrl.answers import literals, parsing
-from vlmrl.media_types import PilImage
+from vlmrl.answers import parsing
 from vlmrl.schema import Frame, Truth
+from vlmrl.schema.media import PilImage
 from vlmrl.truths.base import Mark
 from vlmrl.truths.json_form import marks, to_json
-
-__all__ = ["GREEN", "RED", "draw_places", "read_places"]
 
 GREEN = (0, 170, 60)
 """Colour of what is true."""
@@ -54,7 +52,7 @@ def read_places(answer: str, frame: Frame) -> Truth:
 
     Coordinates are read in the frame's space. Empty where none can be read.
     """
-    if len(answer) > literals.MAX_CHARS:
+    if len(answer) > parsing.MAX_CHARS:
         return Truth()
     if boxes := parsing.boxes(answer, frame)[0]:
         return Truth(boxes=tuple(boxes))

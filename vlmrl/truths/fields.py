@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Box, Frame, Point, Space, Truth
-from vlmrl.truths.base import PLACES, Claim, Readers, TruthKind
+from vlmrl.truths.base import PLACES, Claim, Readers, TruthKind, check_object
 from vlmrl.truths.boxes import EXAMPLES
-from vlmrl.truths.checks import check_object
 from vlmrl.truths.points import places_to_point_at, write_point
 
 ACTION = "action"

@@ -20,8 +20,6 @@ from vlmrl.plugins import nearest
 from vlmrl.schema import Frame, Truth
 from vlmrl.truths.base import Mark, TruthKind, kinds
 
-__all__ = ["convert", "marks", "read", "read_image", "to_json"]
-
 IMAGE = "image"
 
 

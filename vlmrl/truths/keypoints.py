@@ -7,13 +7,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from vlmrl.answers import geometry, literals
+from vlmrl.answers import geometry, parsing
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind, label_of, list_items, round_place
-from vlmrl.truths.checks import check_label, check_list, check_number
-
-__all__ = ["Instance", "read", "scale_of"]
+from vlmrl.truths.base import (
+    PLACES,
+    Mark,
+    Readers,
+    TruthKind,
+    check_label,
+    check_list,
+    check_number,
+    label_of,
+    list_items,
+    round_place,
+)
 
 COCO_NAMES = (
     "nose", "left eye", "right eye", "left ear", "right ear", "left shoulder", "right shoulder",
@@ -142,11 +150,11 @@ def read(answer: str, frame: Frame) -> tuple[list[Instance], str]:
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > parsing.MAX_CHARS:
+        return [], f"answer longer than {parsing.MAX_CHARS} characters"
     width, height = geometry.extent(frame)
     found: list[Instance] = []
-    for item in _find_objects(literals.values(answer)):
+    for item in _find_objects(parsing.values(answer)):
         spots = _read_spots(item["keypoints"])
         if spots is None:
             continue

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import STRANGERS, Readers, TruthKind
-from vlmrl.truths.checks import check_texts
+from vlmrl.truths.base import STRANGERS, Readers, TruthKind, check_texts
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from vlmrl.truths.base import (
     Mark,
     Readers,
     TruthKind,
+    check_list,
+    check_numbers,
     list_items,
     round_place,
     scale,
 )
-from vlmrl.truths.checks import check_list, check_numbers
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import Readers, TruthKind
-from vlmrl.truths.checks import check_number
+from vlmrl.truths.base import Readers, TruthKind, check_number
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.schema import Frame
-from vlmrl.truths.base import TruthKind
-from vlmrl.truths.checks import check_texts
+from vlmrl.truths.base import TruthKind, check_texts
 
 
 @dataclass(frozen=True)

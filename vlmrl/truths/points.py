@@ -14,12 +14,14 @@ from vlmrl.truths.base import (
     Mark,
     Readers,
     TruthKind,
+    check_label,
+    check_list,
+    check_numbers,
     label_of,
     list_items,
     round_place,
 )
 from vlmrl.truths.boxes import EXAMPLES
-from vlmrl.truths.checks import check_label, check_list, check_numbers
 
 
 @dataclass(frozen=True)

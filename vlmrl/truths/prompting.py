@@ -14,33 +14,11 @@ from dataclasses import replace
 from vlmrl.answers import parsing
 from vlmrl.answers.templates import EMPTY_THOUGHT, template
 from vlmrl.errors import UserError
-from vlmrl.schema import (
-    AnswerForm,
-    Box,
-    Demo,
-    DemoTurn,
-    Frame,
-    Point,
-    Space,
-    Span,
-    Template,
-    Truth,
-)
+from vlmrl.schema import AnswerForm, Box, Demo, DemoTurn, Frame, Point, Space, Span, Template, Truth
 from vlmrl.truths.base import PLACES, TruthKind, kinds
 from vlmrl.truths.boxes import write_box
 from vlmrl.truths.points import write_point
 from vlmrl.truths.spans import write_time
-
-__all__ = [
-    "ANY",
-    "can_write",
-    "demonstrate",
-    "instruct",
-    "lay_out",
-    "put_in_form",
-    "write",
-    "write_call",
-]
 
 ANY = AnswerForm()
 """The form where no verifier says how it reads an answer."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from vlmrl.answers import geometry, literals
+from vlmrl.answers import geometry, parsing
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import (
@@ -15,14 +15,14 @@ from vlmrl.truths.base import (
     Mark,
     Readers,
     TruthKind,
+    check_label,
+    check_list,
+    check_numbers,
     label_of,
     list_items,
     round_place,
     scale,
 )
-from vlmrl.truths.checks import check_label, check_list, check_numbers
-
-__all__ = ["Corner", "RotatedBox", "read"]
 
 MAX_BOXES = 1000
 """Most rotated boxes that one answer may list."""
@@ -141,11 +141,11 @@ def read(answer: str, frame: Frame) -> tuple[list[RotatedBox], str]:
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    if len(answer) > literals.MAX_CHARS:
-        return [], f"answer longer than {literals.MAX_CHARS} characters"
+    if len(answer) > parsing.MAX_CHARS:
+        return [], f"answer longer than {parsing.MAX_CHARS} characters"
     found: list[RotatedBox] = []
     dropped = 0
-    for item, corners in _find_corners(literals.values(answer)):
+    for item, corners in _find_corners(parsing.values(answer)):
         if len(found) + dropped == MAX_BOXES:
             return [], f"more than {MAX_BOXES} items"
         label = item.get("label")

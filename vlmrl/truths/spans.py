@@ -9,8 +9,16 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Space, Span, Truth
-from vlmrl.truths.base import Claim, Mark, Readers, TruthKind, label_of
-from vlmrl.truths.checks import check_label, check_list, check_numbers
+from vlmrl.truths.base import (
+    Claim,
+    Mark,
+    Readers,
+    TruthKind,
+    check_label,
+    check_list,
+    check_numbers,
+    label_of,
+)
 
 STEP = 5
 """Seconds of each span in an answer that lists them all."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.schema import Frame, Truth
-from vlmrl.truths.base import STRANGERS, Claim, Readers, TruthKind
-from vlmrl.truths.checks import check_texts
+from vlmrl.truths.base import STRANGERS, Claim, Readers, TruthKind, check_texts
 
 OPPOSITES = {"yes": "no", "no": "yes"}
 _QUANTITY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ([A-Za-z]{1,9})")

@@ -9,9 +9,17 @@ from typing import Any, ClassVar
 
 from vlmrl import schema
 from vlmrl.schema import Box, Frame, Space, Truth
-from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind, label_of
+from vlmrl.truths.base import (
+    PLACES,
+    Mark,
+    Readers,
+    TruthKind,
+    check_label,
+    check_list,
+    check_number,
+    label_of,
+)
 from vlmrl.truths.boxes import Boxes, move_aside, parse_box, write_box
-from vlmrl.truths.checks import check_label, check_list, check_number
 
 
 @dataclass(frozen=True)

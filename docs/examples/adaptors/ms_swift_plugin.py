@@ -8,6 +8,6 @@ The data set's rows hold `truth` and `media` next to `messages` and `images`, fo
 
 from swift.rewards import orms
 
-from vlmrl.integrations.ms_swift import orm
+from vlmrl.features.integrations.ms_swift import orm
 
 orms["vlmrl_box"] = orm(["box_iou", "format"])

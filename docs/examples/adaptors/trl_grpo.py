@@ -9,7 +9,7 @@ import sys
 from datasets import Dataset  # noqa: TID251  (Hugging Face's, as a user of TRL writes it)
 from trl import GRPOConfig, GRPOTrainer
 
-from vlmrl.integrations.trl import reward_function
+from vlmrl.features.integrations.trl import reward_function
 
 
 def main(model: str, output: str = "runs/trl_example", steps: int = 1) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ EasyR1: `worker.reward.reward_function=verl_reward.py:compute_batch` (older ones
 480}}`.
 """
 
-from vlmrl.integrations.verl import compute_score, easy_r1_compute_score
+from vlmrl.features.integrations.verl import compute_score, easy_r1_compute_score
 
 compute = compute_score(["box_iou", "format"])
 compute_batch = easy_r1_compute_score(["box_iou", "format"])

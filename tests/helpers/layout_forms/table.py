@@ -15,8 +15,8 @@ from helpers.layout_forms.chats import CHATS, MORE_CHATS
 from helpers.layout_forms.items import Form, Item, drawn_items
 from vlmrl import plugins
 from vlmrl.config import SourceConfig
-from vlmrl.data.layouts.base import DataPlace
-from vlmrl.data.layouts.recognition import matches
+from vlmrl.data.layout import DataPlace
+from vlmrl.data.layout_recognition import matches
 from vlmrl.data.source import Source, open_source
 from vlmrl.schema import Sample, Truth
 from vlmrl.truths.json_form import to_json

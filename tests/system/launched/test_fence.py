@@ -18,7 +18,7 @@ from vlmrl.errors import UserError
 from vlmrl.runs import run_lock
 from vlmrl.runs.run_lock import Superseded
 from vlmrl.system import distributed
-from vlmrl.system.atomic_files import append_line, write_bytes
+from vlmrl.system.files import append_line, write_bytes
 
 
 def number(parent: Path, attempt: int) -> None:
@@ -52,7 +52,7 @@ def test_the_newest_attempt_writes_and_an_earlier_one_does_not(folder: Path) -> 
 
 
 def test_a_file_that_was_begun_in_time_does_not_appear_later(folder: Path) -> None:
-    from vlmrl.system.atomic_files import write_whole
+    from vlmrl.system.files import write_whole
 
     def write(path: Path) -> None:
         path.write_bytes(b"late")
@@ -100,7 +100,7 @@ time.sleep(600)
 """
 CHILD = """
 import subprocess, sys, time
-from vlmrl.system.launched.parent_watch import end_if_asked
+from vlmrl.system.processes import end_if_asked
 end_if_asked()
 print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
 time.sleep(600)

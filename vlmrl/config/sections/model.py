@@ -2,11 +2,122 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Section
+from vlmrl.config.section import Scheduled, Section
+from vlmrl.config.sections.data import SourceConfig
+
+# --------------------------------------------------------------------------------------------------
+# The sections `distributed` and `cluster` of a config.
+
+
+class DistributedConfig(Section):
+    """How several processes (`torchrun`) train one model. A single process ignores it."""
+
+    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    """ddp: every process holds the whole model. fsdp2: weights, gradients and optimizer state are
+    sharded; while engine `hf` generates, every process holds all weights."""
+    replicas: int = Field(1, ge=1)
+    """Copies of the weights with fsdp2: each is sharded over equally many consecutive processes, which
+    alone gather it; gradients are summed over all. It divides the number of processes."""
+    sequence_parallel: int = Field(1, ge=1)
+    """Processes that share the tokens of each micro-batch, so that a prompt too long for one GPU's
+    activations can be trained on. It divides the number of processes of a machine, and the model's
+    key-value heads."""
+    timeout_s: float = Field(1800, gt=0)
+    """Seconds that a process waits for the others before it ends the run."""
+
+    @model_validator(mode="after")
+    def _require_sharding(self) -> DistributedConfig:
+        if self.replicas > 1 and self.strategy == "ddp":
+            raise ValueError(
+                f"replicas: expected 1 with strategy ddp, where every process holds a replica, got "
+                f"{self.replicas}; use strategy fsdp2"
+            )
+        return self
+
+
+class TrainPlacesConfig(Section):
+    """How many processes `vlmrl launch` trains with, and on how many nodes."""
+
+    nodes: int = Field(1, ge=1)
+    """Nodes, each with as many processes; `--nodes` is the same."""
+    gpus_per_node: int = Field(1, ge=1)
+    """GPUs of each node, one a process; where no node has a GPU, CPUs. `--gpus-per-node` is the same."""
+
+
+class ServePlacesConfig(Section):
+    """Servers of rollouts that `vlmrl launch` keeps for engine `vllm_server`."""
+
+    replicas: int = Field(0, ge=0)
+    """Servers at most. 0: the engine has its own."""
+    gpus: int = Field(1, ge=0)
+    """GPUs of each, on one node; more than one is tensor parallelism."""
+
+
+class ClusterConfig(Section):
+    """Where `vlmrl launch` runs the config with Ray. `vlmrl train` ignores it."""
+
+    address: str | None = None
+    """Address of a running Ray cluster, `HOST:PORT`. Absent: Ray is started on this machine, for one node."""
+    train: TrainPlacesConfig = TrainPlacesConfig()
+    """The processes that train."""
+    serve: ServePlacesConfig = ServePlacesConfig()
+    """The servers of rollouts."""
+    graders: int = Field(0, ge=0)
+    """Graders at most, which run the verifiers that have a time limit, `scoring.workers` processes each, on
+    nodes that have as much of Ray's resource `vlmrl_cpu`. 0: the ranks run them."""
+    retries: int = Field(3, ge=0)
+    """Failed attempts in a row, none of which came to a new checkpoint, after which the run is not
+    begun again. A mistake in the config or the data ends it at once."""
+    detect_s: float = Field(20, ge=5)
+    """Seconds without an answer after which a node is given up, and the run goes on without it."""
+
+
+# --------------------------------------------------------------------------------------------------
+# The section `sft` of a config: the cold start.
+
+
+class SftConfig(Section):
+    """Cold start: supervised fine-tuning on the cards' demonstrations, before RL."""
+
+    sources: list[SourceConfig] = []
+    """Sources of demonstrations. Absent: the training sources."""
+    max_steps: int = Field(600, ge=1)
+    """Most steps, the decay at the end included."""
+    batch_size: int = Field(32, ge=1)
+    """Demonstrations per step."""
+    lr: float = Field(3e-3, gt=0)
+    """Learning rate after the warm-up."""
+    warmup_steps: int = Field(50, ge=0)
+    """Steps of linear warm-up from 0 to `lr`."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW."""
+    thought_dropout: float = Field(0.0, ge=0, le=1)
+    """Share of demonstrations whose thought is replaced by an empty one."""
+    last_turn_weight: float = Field(1.0, gt=0)
+    """Factor on the loss of the tokens of the last turn, where a demonstration has calls before it: few
+    tokens answer, many call."""
+    validate_every: int = Field(25, ge=1)
+    """Steps between measurements of `stop_metric`."""
+    validate_from: int = Field(100, ge=0)
+    """First step at which `stop_metric` is measured."""
+    stop_metric: str = "reward"
+    """Metric of the validation sources that ends the cold start; named as in `evaluation.metric`."""
+    stop_at: float | None = None
+    """Stop when `stop_metric` reaches this. Absent: run max_steps."""
+    validation: list[SourceConfig] = []
+    """Validation sources. Absent: the training sources with split `val`."""
+    validation_limit: int = Field(96, ge=1)
+    """Rows to use of each validation source."""
+    decay_steps: int = Field(25, ge=0)
+    """Steps of linear decay to a tenth of `lr` after the stop."""
+
+
+# --------------------------------------------------------------------------------------------------
+
 
 Tower = Literal["vision", "audio", "projector", "language"]
 """A part of a model; a family has those of the media that it takes."""
@@ -168,3 +279,42 @@ class ModelConfig(Section):
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
         return self
+
+
+# --------------------------------------------------------------------------------------------------
+# The section `optimizer` of a config.
+
+
+class OptimizerConfig(Section):
+    """AdamW, and how a batch of rollouts is divided into updates."""
+
+    name: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = "adamw"
+    """8bit: the optimizer's state takes a quarter of the memory. paged: its state may leave a full
+    GPU. Both through bitsandbytes."""
+    lr: Scheduled[float] = Field(1e-6, gt=0)
+    """Learning rate after the warm-up."""
+    lr_factors: dict[Tower, Annotated[float, Field(gt=0)]] = {}
+    """Multiples of `lr` for single towers, e.g. {vision: 0.1, projector: 2}, at every step of RL."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of AdamW's averages of the gradient and its square."""
+    eps: float = Field(1e-8, gt=0)
+    """Term that AdamW adds to its denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of AdamW."""
+    max_grad_norm: Scheduled[float] = Field(1.0, gt=0)
+    """Gradients of a larger norm are scaled down to this norm."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up from 0 to `lr`."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up: constant, or falling to 0 at the last step."""
+    minibatches: Scheduled[int] = Field(1, ge=1)
+    """Minibatches, and so optimizer updates, per batch of rollouts. Groups stay whole. 1: on-policy."""
+    epochs: Scheduled[int] = Field(1, ge=1)
+    """Passes over each batch of rollouts."""
+    micro_batch_tokens: Scheduled[int] = Field(16384, ge=1)
+    """Tokens per forward, prompt copies and padding included. Groups stay whole."""
+    shared_forward: Literal["auto", "on", "low_memory", "off"] = "auto"
+    """Compute the prompt of a group once. auto: where it pays and the model family supports it.
+    low_memory: also update on one completion at a time."""
+    shared_threshold: float = Field(1.3, ge=1)
+    """Ratio G(P + C) / (P + GC) of tokens from which `shared_forward: auto` shares."""

@@ -16,8 +16,6 @@ import pyarrow.parquet
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 
-__all__ = ["ArrowFileRows", "ParquetRows"]
-
 BATCH_BYTES = 16 * 2**20
 """About as much is decoded at once, so that memory does not grow with a row group."""
 MAX_BATCH_ROWS = 4096

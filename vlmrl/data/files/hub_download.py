@@ -6,8 +6,6 @@ from pathlib import Path
 
 from vlmrl.errors import UserError
 
-__all__ = ["HUB", "locate"]
-
 HUB = "hf://datasets/"
 
 

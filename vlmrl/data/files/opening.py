@@ -10,14 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vlmrl.data.files.delimited import DelimitedRows
-from vlmrl.data.files.json_lines import JsonlRows
-from vlmrl.data.files.json_list import JsonRows
 from vlmrl.data.files.rows import JoinedRows, Rows
+from vlmrl.data.files.text_rows import DelimitedRows, JsonlRows, JsonRows
 from vlmrl.data.files.webdataset import TarRows
 from vlmrl.errors import UserError
-
-__all__ = ["FORMATS", "file_split", "open_rows", "splits"]
 
 _SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
 """A file of a data set of the hub: `testA-00000-of-00001.parquet`."""

@@ -11,19 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-__all__ = [
-    "VARIANT",
-    "WHERE",
-    "JoinedRows",
-    "Rows",
-    "RowsView",
-    "Variants",
-    "cell",
-    "narrowed",
-    "number",
-    "paths",
-]
-
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
 

@@ -15,8 +15,6 @@ from typing import Any
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
 
-__all__ = ["TarRows"]
-
 TEXTS = ("txt", "text", "cls", "cap", "caption")
 
 

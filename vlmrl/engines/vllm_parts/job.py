@@ -16,8 +16,8 @@ from vlmrl.engines.routed_experts import read_routes
 from vlmrl.engines.vllm_parts.requests import EngineFault, MediaFolder, ServerAnswer, lend, request
 from vlmrl.engines.vllm_parts.server import NoAnswer, RequestRefused, Server
 from vlmrl.errors import LostEngine, UserError
-from vlmrl.media_types import num_bytes
 from vlmrl.schema import Completion, Experts, Prompt
+from vlmrl.schema.media import num_bytes
 
 IN_FLIGHT = 2**29
 """Largest number of bytes of decoded media in flight to one server, unless one prompt exceeds it."""

@@ -18,9 +18,9 @@ import torch
 from vlmrl.engines.base import Capabilities, Engine
 from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
-from vlmrl.media_types import Audio, Video
 from vlmrl.schema import Prompt
-from vlmrl.system.atomic_files import writing
+from vlmrl.schema.media import Audio, Video
+from vlmrl.system.files import writing
 
 if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy

@@ -28,8 +28,8 @@ from vlmrl.engines.base import Sampling, ServedPolicy
 from vlmrl.engines.completions import Sampled
 from vlmrl.engines.vllm_parts.adapted_vllm import ADAPTER
 from vlmrl.errors import LostEngine, UserError
-from vlmrl.media_types import Audio, Decoded, Video
 from vlmrl.schema import Prompt
+from vlmrl.schema.media import Audio, Decoded, Video
 from vlmrl.system.seeds import seed_of
 
 BAN = -100.0

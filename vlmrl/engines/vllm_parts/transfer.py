@@ -38,7 +38,7 @@ from safetensors import safe_open
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import Server, ask_all
 from vlmrl.errors import UserError
-from vlmrl.system.atomic_files import writing
+from vlmrl.system.files import writing
 
 log = logging.getLogger(__name__)
 

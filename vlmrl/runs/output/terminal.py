@@ -21,16 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vlmrl.errors import UserError
-from vlmrl.runs.metric_glossary import facts
+from vlmrl.runs.metrics import facts
 from vlmrl.runs.output.events import ColdStartStep, Doing, Event, Started, Step
-from vlmrl.runs.output.outputs import (
-    Activity,
-    JsonLines,
-    Lines,
-    Output,
-    QuietLines,
-    print_tables,
-)
+from vlmrl.runs.output.outputs import Activity, JsonLines, Lines, Output, QuietLines, print_tables
 from vlmrl.runs.output.words import (
     duration,
     fit,

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from vlmrl.runs.metric_glossary import PHASES, facts
+from vlmrl.runs.metrics import PHASES, facts
 
 SEPARATOR = "  "
 """Between two parts of a line."""

@@ -1,0 +1,308 @@
+"""The attack bench: known shortcuts earn nothing from the shipped verifiers, and a weak one is found out."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from helpers.chat_server import chat_servers
+from vlmrl import plugins
+from vlmrl.answers import templates
+from vlmrl.config import RewardConfig
+from vlmrl.errors import UserError
+from vlmrl.features.verify import attack_bench
+from vlmrl.features.verify.attack_bench import Report, verify, verify_shipped
+from vlmrl.features.verify.attacks import ATTACKS
+from vlmrl.features.verify.audit_table import tables
+from vlmrl.features.verify.reference_answers import examples, lay_out, state_honestly
+from vlmrl.schema import Truth
+from vlmrl.scoring.combine import guard
+from vlmrl.scoring.reward_components import build
+from vlmrl.scoring.score_rows import read_row
+from vlmrl.scoring.verifier import judge
+
+ROOT = Path(__file__).parents[2]
+WEAK = ROOT / "docs" / "examples" / "weak_rewards"
+
+FUNCTIONS = """
+import json, os, random
+
+def fair(answer, truth):
+    return float(answer == truth.text[0])
+
+def far_out(answer, truth):
+    return 2.0 if "none" in answer else float(answer == truth.text[0])
+
+def crashes(answer, truth):
+    if "null" in answer:
+        os._exit(3)
+    return float(answer == truth.text[0])
+
+def piece(answer, truth):
+    return float(answer in truth.text[0])
+
+def letters_alone(answer, truth):
+    written = "".join(letter for letter in answer if letter.isalnum())
+    return float(not written or answer == truth.text[0])
+
+def unsaid(answer, truth):
+    return float(not answer or answer == truth.text[0])
+
+def dice(answer, truth):
+    return random.random() if answer == truth.text[0] else 0.0
+
+def never(answer, truth):
+    return 0.0
+
+def layout(text):
+    return float("<answer>" in text)
+
+def late_once(answer, text):
+    if text.endswith("so"):
+        raise TimeoutError("later")
+    return 0.5 if answer else 0.0
+
+def by_point(answer, truth):
+    x, y = (float(n) for n in answer.split())
+    return float(abs(x - truth.points[0].x) < 0.1 and abs(y - truth.points[0].y) < 0.1)
+
+def as_judge(messages):
+    data = json.loads(messages[1]["content"])
+    return json.dumps({"score": 10 * (data["candidate"] in data["truth"].get("text", []))})
+
+def as_judge_of_all(messages):
+    data = json.loads(messages[1]["content"])
+    right = data["truth"].get("text", [])
+    return json.dumps({n: 5 if text in right else 1 for n, text in data["candidates"].items()})
+
+def as_judge_of_pairs(messages):
+    data = json.loads(messages[1]["content"])
+    first, second = (data[place] in data["truth"].get("text", []) for place in ("first", "second"))
+    return json.dumps({"better": "tie" if first == second else "first" if first else "second"})
+"""
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("mine") / "mine.py"
+    path.write_text(FUNCTIONS)
+    return str(path)
+
+
+def answer_the_hint(body: dict[str, Any]) -> str:
+    return json.dumps({"answer": json.loads(body["messages"][1]["content"])["hint"]})
+
+
+def paid(report: Report) -> set[str]:
+    return {f.attack for f in report.findings if f.problem.startswith("paid")}
+
+
+@pytest.mark.slow
+def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
+    needed: dict[str, Any] = {
+        "judge": {"callable": f"{mine}:as_judge"},
+        "judge_listwise": {"callable": f"{mine}:as_judge_of_all"},
+        "judge_pairwise": {"callable": f"{mine}:as_judge_of_pairs"},
+    }
+    with chat_servers() as start:
+        # A frozen model that answers whatever it is told: its verifier pays for no attack either.
+        model = {"name": "frozen", "url": start(answer_the_hint).url, "model": "m"}
+        needed["downstream"] = {"model": model, "of": "exact", "confidence": False, "media": False}
+        reports = list(verify_shipped(needed))
+    laws = {name: plugins.load("verifier", name).laws for name in plugins.names("verifier")}
+    of_texts = [name for name, own in laws.items() if not own.needs_a_run]
+    assert [report.verifier for report in reports] == of_texts
+    found = [f"{r.verifier}: {f.attack}: {f.problem} {f.text}" for r in reports for f in r.findings]
+    assert found == []
+    silent = [report.verifier for report in reports if sum(report.tried.values()) < 40]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("name", "attacks"),
+    [
+        ("contains_label.py:score", {"list everything", "right and wrong together"}),
+        ("first_numbers.py:score", {"answer inside the thought", "duplicates", "look-alikes"}),
+        ("trl_any_label.py:reward", {"empty", "list everything", "nested and unclosed tags"}),
+    ],
+)
+def test_the_weak_examples_are_caught(name: str, attacks: set[str]) -> None:
+    report = verify(RewardConfig(verifier=f"{WEAK}/{name}"))
+    assert attacks <= paid(report)
+    assert not report.as_json()["passed"]
+    if name == "first_numbers.py:score":  # an inverted box has a negative area
+        inverted = [f.problem for f in report.findings if f.attack == "inverted and giant boxes"]
+        assert any("outside [0, 1]" in problem for problem in inverted)
+
+
+def test_a_fair_function_passes(mine: str) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:fair"))
+    assert report.findings == ()
+    assert report.calls_per_second > 0 and report.spread["max"] == 1.0
+    assert {"empty", "list everything", "megabyte of text"} <= set(report.tried)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("far_out", r"fails: the score 2 is outside [0, 1]"),
+        ("crashes", "fails: its process died: exit code 3"),
+        ("dice", "not deterministic"),
+    ],
+)
+def test_range_violations_crashes_and_chance_are_findings(
+    mine: str, function: str, problem: str
+) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:{function}"))
+    assert problem in {f.problem for f in report.findings}
+
+
+def test_pieces_of_the_right_text_and_answers_that_normalise_to_nothing_are_caught(
+    mine: str,
+) -> None:
+    rows = [read_row({"completion": "x", "truth": {"text": "green"}, "template": "none"})]
+    assert "a piece of it" in paid(verify(RewardConfig(verifier=f"{mine}:piece"), rows))
+    report = verify(RewardConfig(verifier=f"{mine}:piece"))
+    assert {"K", "Kingsland", "golden"} <= {_answer(f.text) for f in report.findings}
+    assert "empty answer" in paid(verify(RewardConfig(verifier=f"{mine}:letters_alone"), rows))
+
+
+def test_a_function_of_the_answer_is_never_asked_about_an_empty_one(mine: str) -> None:
+    verifier, truth = build((f"{mine}:unsaid", "{}")), Truth(text=("green",))
+    assert [judge(verifier, text, truth).score for text in ("", " \n", "green")] == [0.0, 0.0, 1.0]
+    assert verify(RewardConfig(verifier=f"{mine}:unsaid")).findings == ()
+
+
+def _answer(text: str) -> str:
+    return text.rpartition("<answer>")[2].partition("</answer>")[0]
+
+
+def test_a_layout_check_that_looks_for_one_tag_is_caught(mine: str) -> None:
+    assert paid(verify(RewardConfig(verifier=f"{mine}:layout"))) >= {"nested and unclosed tags"}
+
+
+def test_a_function_that_no_example_fits_asks_for_rows(mine: str) -> None:
+    with pytest.raises(UserError, match="give rows of your own"):
+        verify(RewardConfig(verifier=f"{mine}:never"))
+
+
+def test_what_a_verifier_imports_is_loaded_before_its_time_limit_begins(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import time\ntime.sleep(1.5)\n\ndef fair(answer, truth):\n"
+        "    return float(answer == truth.text[0])\n"
+    )
+    report = verify(RewardConfig(verifier=f"{tmp_path}/mine.py:fair", timeout_s=1.0))
+    assert report.findings == () and {row.score for row in report.rows} == {0.0, 1.0}
+
+
+def test_every_form_of_answer_that_a_verifier_reads_is_attacked() -> None:
+    tried = verify(RewardConfig(verifier="math")).tried
+    forms = ("numbers that add up", "another unit", "a percentage of it", "several candidates")
+    assert all(tried[attack] for attack in forms)
+
+
+def test_own_rows_are_scored_and_their_truths_attacked(mine: str) -> None:
+    rows = [
+        read_row({"completion": text, "truth": {"text": "cat"}, "template": "answer_only"}, text)
+        for text in ("<answer>cat</answer>", "<answer>dog</answer>")
+    ]
+    report = verify(RewardConfig(verifier=f"{mine}:fair"), rows)
+    assert [(row.what, row.score) for row in report.rows] == [("row", 1.0), ("row", 0.0)]
+    assert report.findings == () and report.spread["mean"] == 0.5
+
+
+def test_a_function_that_fails_on_honest_answers_to_own_rows_is_caught(mine: str) -> None:
+    row = {"completion": "5 5", "truth": {"points": [[5, 5]]}, "media": {"width": 9, "height": 9}}
+    report = verify(RewardConfig(verifier=f"{mine}:by_point"), [read_row(row)])
+    assert any(f.attack == "honest right answer" for f in report.findings)
+
+
+def test_a_failure_on_an_untidy_answer_is_no_price_of_untidiness(mine: str) -> None:
+    findings = verify(RewardConfig(verifier=f"{mine}:late_once")).findings
+    assert {f.attack for f in findings if f.problem == "fails: TimeoutError: later"}
+    assert not any(f.problem.startswith("paid") for f in findings)
+
+
+def test_the_report_is_json_and_tables(mine: str) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:far_out"))
+    plain = json.loads(json.dumps(report.as_json(), allow_nan=False))
+    assert plain["verifier"].endswith("far_out") and plain["findings"][0]["attack"]
+    console = Console(width=150, record=True, file=io.StringIO())
+    for table in tables(report):
+        console.print(table)
+    text = console.export_text()
+    assert "what went wrong" in text and "completions a second" in text
+
+
+def test_a_verifier_that_ignores_the_truth_is_called_that(tmp_path: Path) -> None:
+    always = tmp_path / "always.py"
+    always.write_text("def score(answer, truth):\n    return 1.0 if answer else 0.0\n")
+    report = verify(RewardConfig(verifier=f"{always}:score"))
+    assert not report.findings and report.ignores_truth
+    console = Console(width=150, record=True, file=io.StringIO())
+    for table in tables(report):
+        console.print(table)
+    assert "right and wrong answers are paid alike" in console.export_text()
+    assert verify(RewardConfig(verifier="format")).ignores_truth
+    assert not verify(RewardConfig(verifier="count")).ignores_truth
+
+
+def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
+    cases = [case for sample, frame in examples() for case in state_honestly(sample, frame)]
+    assert {case.form for case in cases} == {
+        "boxes", "confident boxes", "points", "spans", "events", "track", "polygons", "text", "number",
+        "choice", "labels", "fields", "action", "nothing", "quantity",
+        "keypoints", "rotated_boxes",
+    }  # fmt: skip
+    for attack in ATTACKS:
+        assert any(attack.make(case) for case in cases), attack.name
+
+
+def test_honest_answers_are_right_and_wrong() -> None:
+    graders = {"text": "exact", "number": "number", "choice": "choice", "boxes": "box_iou"}
+    for sample, frame in examples():
+        for case in state_honestly(sample, frame):
+            assert case.right != case.wrong
+            if case.form not in graders or len(sample.truth.boxes or ()) > 1:
+                continue
+            verifier = build((graders[case.form], "{}"))
+            texts = [lay_out(sample, answer) for answer in (case.right, case.wrong)]
+            completions = [templates.completion(text, sample.template, frame) for text in texts]
+            right, wrong = (guard(verifier, verifier, c, sample).score for c in completions)
+            assert right == pytest.approx(1.0) and wrong is not None and wrong < 0.4
+
+
+def test_the_audit_of_a_verifier_that_hangs_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import time\ndef hangs(answer):\n    time.sleep(60)\n")
+    hangs = RewardConfig(verifier=f"{tmp_path}/mine.py:hangs", timeout_s=0.3)
+    with pytest.raises(UserError, match=r"hung on its first 3 honest answers: 0\.3 s each"):
+        verify(hangs)
+    monkeypatch.setattr(attack_bench, "MAX_HUNG", 1000)
+    monkeypatch.setattr(attack_bench, "TOTAL_S", 1.0)
+    with pytest.raises(UserError, match="does it hang"):
+        verify(hangs)
+
+
+def test_the_best_constant_answer_is_measured_on_drawn_data_and_on_own_rows(mine: str) -> None:
+    found = verify(RewardConfig(verifier="calibration")).constant
+    assert found is not None and found.rows == 40
+    assert (found.answer, found.pay) == ("none <confidence>0</confidence>", 0.5)
+    texts = ("cat", "cat", "cat", "dog", "owl")
+    rows = [
+        read_row({"completion": "cat", "truth": {"text": text}, "template": "none"})
+        for text in texts
+    ]
+    report = verify(RewardConfig(verifier="exact"), rows)
+    assert report.constant is not None and report.constant.pay == pytest.approx(3 / 5)
+    assert "best constant answer: 'cat' to all of 5 rows of the data earns 0.60" in "".join(
+        str(part) for part in tables(report)
+    )
+
+
+def test_a_verifier_that_compares_completions_has_no_constant_answer() -> None:
+    assert verify(RewardConfig(verifier="length_kimi")).constant is None

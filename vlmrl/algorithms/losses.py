@@ -1,0 +1,221 @@
+"""Per-token policy losses (to be minimised) from log-probs and advantages; no aggregation here.
+
+B completions, T tokens. A ratio is per token [B, T] or per completion [B, 1]; advantages are [B, T]
+or [B, 1] and broadcast. Old and sampling log-probs carry no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+
+# --------------------------------------------------------------------------------------------------
+# A weight of the divergence that is led to a target.
+#
+# Source: Ziegler et al. 2019, "Fine-Tuning Language Models from Human Preferences", arXiv 1909.08593,
+# section 2.2, with the horizon of its code, as in TRL's PPO and verl: the weight is multiplied by 1 + e n /
+# horizon for n completions, e = found / target - 1 cut at plus and minus 0.2.
+
+
+LARGEST_ERROR = 0.2
+
+
+def next_weight(kl: float, found: float, target: float, horizon: int, completions: int) -> float:
+    """Return the weight after a step whose divergence per token was `found`, if that is a number."""
+    if not math.isfinite(found):
+        return kl
+    error = min(max(found / target - 1, -LARGEST_ERROR), LARGEST_ERROR)
+    return kl * (1 + error * completions / horizon)
+
+
+# --------------------------------------------------------------------------------------------------
+# Per-token estimates of KL(policy || reference) on tokens that the policy sampled.
+#
+# Source: Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html). To add one,
+# write a function of d = log reference - log policy, [B, T], and name it in `Estimator`, the choices
+# of the config, and in `ESTIMATORS`.
+
+
+Estimator = Literal["k1", "k2", "k3"]
+
+DIVERGENCES_LOG_BOUND = 20.0
+"""|log ref - log new| is cut here, so that k3 cannot overflow."""
+
+
+def k1(d: torch.Tensor) -> torch.Tensor:
+    """Return -d: unbiased, either sign; as a loss its on-policy gradient is 0 on average."""
+    return -d
+
+
+def k2(d: torch.Tensor) -> torch.Tensor:
+    """Return d^2 / 2: biased, but its on-policy gradient is the divergence's own."""
+    return d.square() / 2
+
+
+def k3(d: torch.Tensor) -> torch.Tensor:
+    """Return exp(d) - d - 1: unbiased, never negative. Shao et al. 2024 (GRPO), arXiv 2402.03300, eq. 4."""
+    return d.exp() - d - 1
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def kl(
+    estimator: Estimator, new: torch.Tensor, ref: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Estimate the divergence per token, [B, T]; 0 outside the mask."""
+    d = torch.where(mask, ref - new, 0.0).clamp(-DIVERGENCES_LOG_BOUND, DIVERGENCES_LOG_BOUND)
+    return ESTIMATORS[estimator](d)
+
+
+# --------------------------------------------------------------------------------------------------
+# From per-token losses to one micro-batch's share of the batch's loss.
+#
+# The denominators are global (over all micro-batches and ranks), so shares ADD UP: how a batch is cut
+# never changes the update. To add one, write a function of `Sums` and name it in `Aggregation`, the
+# choices of the config, and in `AGGREGATIONS`.
+
+
+Aggregation = Literal["sequence", "token", "sum", "constant"]
+
+
+class Sums(NamedTuple):
+    """What an aggregation divides: a micro-batch's losses and lengths, and the totals of the batch."""
+
+    losses: torch.Tensor
+    """[B], each completion's loss summed over its tokens, times its weight."""
+    lengths: torch.Tensor
+    """[B], loss tokens of each completion."""
+    num_tokens: int
+    num_rollouts: int
+    max_tokens: int
+
+
+def sequence(sums: Sums) -> torch.Tensor:
+    """Mean over completions of the mean over their tokens. GRPO, arXiv 2402.03300, eq. 3."""
+    return (sums.losses / sums.lengths.clamp(min=1)).sum() / max(sums.num_rollouts, 1)
+
+
+def token(sums: Sums) -> torch.Tensor:
+    """Mean over all loss tokens of the batch. DAPO, arXiv 2503.14476, eq. 12."""
+    return sums.losses.sum() / max(sums.num_tokens, 1)
+
+
+def summed(sums: Sums) -> torch.Tensor:
+    """Mean over completions of the sum over their tokens. LUSPO, arXiv 2602.05261; REINFORCE."""
+    return sums.losses.sum() / max(sums.num_rollouts, 1)
+
+
+def constant(sums: Sums) -> torch.Tensor:
+    """Sum over tokens / (completions * max_tokens). Dr. GRPO, arXiv 2503.20783, section 3.2."""
+    return sums.losses.sum() / max(sums.num_rollouts * sums.max_tokens, 1)
+
+
+AGGREGATIONS = {"sequence": sequence, "token": token, "sum": summed, "constant": constant}
+
+
+def aggregate(
+    how: Aggregation,
+    losses: torch.Tensor,
+    mask: torch.Tensor,
+    weights: torch.Tensor,
+    num_tokens: int,
+    num_rollouts: int,
+    max_tokens: int,
+) -> torch.Tensor:
+    """Reduce to a scalar. `losses`, `mask` [B, T]; `weights` [B] multiply each completion's loss."""
+    sums = weights * torch.where(mask, losses, 0.0).sum(-1)
+    return AGGREGATIONS[how](Sums(sums, mask.sum(-1), num_tokens, num_rollouts, max_tokens))
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+LOG_BOUND = 20.0
+"""|log ratio| is cut here: e^20 is far outside any clip range, and nothing can overflow to inf."""
+
+
+def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log of new / old probability per token, [B, T]; 0 outside the mask."""
+    return torch.where(mask, new - old, 0.0).clamp(-LOG_BOUND, LOG_BOUND)
+
+
+def sequence_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log of the ratio of whole completions' probabilities, [B, 1]: the sum over their tokens."""
+    total = torch.where(mask, new - old, 0.0).sum(-1, keepdim=True)
+    return total.clamp(-LOG_BOUND, LOG_BOUND)
+
+
+def mean_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over the tokens of a completion of the log of new / old probability, [B, 1]."""
+    total = torch.where(mask, new - old, 0.0).sum(-1, keepdim=True)
+    mean = total / mask.sum(-1, keepdim=True).clamp(min=1)
+    return mean.clamp(-LOG_BOUND, LOG_BOUND)
+
+
+def clipped(
+    ratio: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
+) -> torch.Tensor:
+    """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), broadcast shape of its inputs.
+
+    `dual_clip` bounds the ratio from above where A < 0.
+    Source: Schulman et al. 2017 (PPO), arXiv 1707.06347, eq. 7; two clip values: Yu et al. 2025
+    (DAPO), arXiv 2503.14476, eq. 10; dual clip: Ye et al. 2020, arXiv 1912.09729.
+    """
+    within = ratio.clamp(1 - clip_low, 1 + clip_high)
+    bounded = ratio if dual_clip is None else ratio.clamp(max=dual_clip)
+    return -torch.minimum(bounded * advantages, within * advantages)
+
+
+def soft_gated(
+    ratio: torch.Tensor, advantages: torch.Tensor, steepness: torch.Tensor
+) -> torch.Tensor:
+    """-4 / steepness * sigmoid(steepness * (ratio - 1)) * A: its slope at ratio 1 is that of the ratio.
+
+    Source: Gao et al. 2025 (SAPO), arXiv 2511.20347, eq. 5 and 6.
+    """
+    return -4 / steepness * torch.sigmoid(steepness * (ratio - 1)) * advantages
+
+
+def reinforce(new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
+    """Compute -A * log-prob, [B, T]. Source: Chu et al. 2025 (GPG), arXiv 2504.02546."""
+    return -advantages * new
+
+
+def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
+    """Compute the bounded weight min(exp(log_weight), cap), without gradient.
+
+    Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
+    old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your
+    efficient RL framework secretly brings you off-policy RL training".
+    """
+    return log_weight.detach().exp().clamp(max=cap)
+
+
+def filtered_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
+    """Compute the weight exp(log_weight) where it is at most `cap`, else 0; without gradient.
+
+    The weight of the decoupled objective, `log_weight` as above with the trainer's policy at the
+    start of the step as the old, "proximal" one: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.
+    The paper has no cap; its code leaves out what exceeds one.
+    """
+    weight = log_weight.detach().exp()
+    return torch.where(weight <= cap, weight, 0.0)
+
+
+def one_sided(
+    logprobs: torch.Tensor, log_weight: torch.Tensor, advantages: torch.Tensor, cap: float
+) -> torch.Tensor:
+    """-min(exp(log_weight), cap) * A * log-prob, the weight without gradient, broadcast shape.
+
+    `log_weight` is the log of new / sampling probability: bounded from above only, so every token
+    keeps a gradient. Source: Wu et al. 2025 (LlamaRL: AIPO), arXiv 2505.24034; MiniMax 2025
+    (MiniMax-M1: CISPO), arXiv 2506.13585, eq. 4 and 5, without its lower bound, as there.
+    """
+    return reinforce(logprobs, advantages) * truncated_importance(log_weight, cap)

@@ -1,0 +1,381 @@
+"""Check that what a config names exists and accepts its options, before torch is loaded."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import inspect
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vlmrl import config, plugins
+from vlmrl.config import Config, NamedModel, SourceConfig, stages
+from vlmrl.config.exclusions import refuse_parts
+from vlmrl.data import example_data
+from vlmrl.data.card import read_split
+from vlmrl.data.source import known_rows, open_card, open_source, read_condition, read_template
+from vlmrl.errors import UserError
+from vlmrl.scoring import reward_components
+from vlmrl.scoring.reward_components import form_of
+
+# --------------------------------------------------------------------------------------------------
+# What a part's source file says of it, read without importing it: many parts import torch.
+#
+# Reads what a dataclass would: fields in the order of the bases, class variables and fields that are
+# not arguments left out. `plugins.options_of` is the authority; a test holds both to the same answer.
+
+
+@dataclass(frozen=True)
+class OptionSource:
+    """An option as its file has it; `default` is None if the option is required."""
+
+    type: str
+    default: str | None
+    description: str
+
+
+@dataclass(frozen=True)
+class PartSource:
+    """A part as its file has it."""
+
+    docstring: str
+    options: dict[str, OptionSource]
+
+
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """A parsed file: its classes and assignments by name, and where imported names come from."""
+
+    classes: dict[str, ast.ClassDef]
+    values: dict[str, ast.expr]
+    imported: dict[str, tuple[str, str]]
+
+
+def read_part(kind: str, name: str) -> PartSource:
+    """Read a shipped part.
+
+    Raises:
+        UserError: no such part; the message suggests the nearest name.
+    """
+    plugins.check(kind, name)
+    module = _parse(f"{plugins.KINDS[kind]}.{name}")
+    part = module.classes[plugins.class_name(name)]
+    options: dict[str, OptionSource] = {}
+    for home, cls in _lineage(module, part):
+        # A field that a subclass gives another default keeps its place, and its docstring if it has no other.
+        for key, option in _fields(home, cls):
+            kept = options[key].description if key in options else ""
+            options[key] = OptionSource(option.type, option.default, option.description or kept)
+    return PartSource(ast.get_docstring(part) or "", options)
+
+
+def missing_options(kind: str, name: str) -> list[str]:
+    """Return the options of a shipped part that have no default."""
+    options = read_part(kind, name).options
+    return [key for key, option in options.items() if option.default is None]
+
+
+@functools.cache
+def _parse(name: str) -> _Module:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.origin is not None, name
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    values = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    imported = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vlmrl")
+        for alias in node.names
+        if node.module
+    }
+    return _Module(classes, values, imported)
+
+
+def _lineage(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[_Module, ast.ClassDef]]:
+    """Yield a class of ours and its bases, bases first."""
+    for base in reversed(cls.bases):
+        if isinstance(base, ast.Name) and (found := _home(module, base.id)):
+            home, name = found
+            if name in home.classes:
+                yield from _lineage(home, home.classes[name])
+    yield module, cls
+
+
+def _home(module: _Module, name: str) -> tuple[_Module, str] | None:
+    """Return the module of ours that defines a name (`x`, or `y.x` of a module y), with the name there."""
+    if name in module.classes or name in module.values:
+        return module, name
+    module_name, dot, rest = name.partition(".")
+    place, original = module.imported.get(module_name, ("", ""))
+    if not place:
+        return None
+    return _home(_parse(f"{place}.{original}"), rest) if dot else _home(_parse(place), original)
+
+
+def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSource]]:
+    if not any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list):
+        return  # annotations of a base that is no dataclass are no options
+    for node, below in itertools.zip_longest(cls.body, cls.body[1:]):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        if "ClassVar" in ast.unparse(node.annotation) or _is_hidden(node.value):
+            continue
+        described = ""
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            described = inspect.cleandoc(str(below.value.value))
+        type_, default = _type(module, node.annotation), _default(module, node.value)
+        yield node.target.id, OptionSource(type_, default, described)
+
+
+def _is_hidden(value: ast.expr | None) -> bool:
+    """Return whether a field is no argument: `field(..., init=False)`."""
+    return isinstance(value, ast.Call) and any(
+        k.arg == "init" and ast.unparse(k.value) == "False" for k in value.keywords
+    )
+
+
+def _type(module: _Module, node: ast.expr) -> str:
+    """Return a type as one writes it: `float`, `str | None`, `'a' | 'b'` for a Literal."""
+    if isinstance(node, ast.BinOp):
+        return f"{_type(module, node.left)} | {_type(module, node.right)}"
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+        choices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return " | ".join(ast.unparse(choice) for choice in choices)
+    if isinstance(node, ast.Subscript):
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return f"{ast.unparse(node.value)}[{', '.join(_type(module, each) for each in inner)}]"
+    if isinstance(node, ast.Name | ast.Attribute) and (found := _home(module, ast.unparse(node))):
+        home, name = found
+        if name in home.values:
+            return _type(home, home.values[name])
+    return ast.unparse(node)
+
+
+def _default(module: _Module, node: ast.expr | None) -> str | None:
+    if node is None:
+        return None
+    if isinstance(node, ast.Name) and (found := _home(module, node.id)):
+        home, name = found
+        return _default(home, home.values[name]) if name in home.values else node.id
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("field"):
+        given = {k.arg: k.value for k in node.keywords}
+        if "default" in given:
+            return _default(module, given["default"])
+        made = given.get("default_factory")
+        if isinstance(made, ast.Lambda):
+            return ast.unparse(made.body)
+        return {"dict": "{}", "list": "[]"}.get(ast.unparse(made), "...") if made else None
+    return ast.unparse(node)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+PATH_OPTIONS = ("path", "root")
+"""Options of shipped cards that are files or folders, or map splits to them."""
+
+
+def load_valid(name: str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config by path or shipped name and check it whole.
+
+    Raises:
+        UserError: one line per problem of keys, else one line for the first of the other problems.
+    """
+    settings = config.load(name, overrides)
+    try:
+        validate(settings)
+        check_paths(settings)
+        _check_column(settings)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    return settings
+
+
+def validate(config: Config) -> None:
+    """Build the verifiers, cards and trackers of a config; look for its templates and other parts.
+
+    Engines and algorithms import torch, so they are built only where they have options.
+
+    Raises:
+        UserError: an unknown name or option, a missing option, or a wrong value; the message
+            suggests the nearest.
+    """
+    _check_sources(config)
+    if config.model.build:
+        _check_part("model.build.family", "family", config.model.build.family)
+    _check_part("engine", "engine", config.engine.name, config.engine.options)
+    for index, stage in enumerate(config.by_stage):
+        try:
+            if config.stages:
+                _check_sources(stage)
+            for moment in stage.moments:
+                now = stage.at(moment)
+                _check_part("algorithm", "algorithm", now.algorithm.name, now.algorithm.options)
+        except UserError as error:
+            where = f"{stages.label(config.stages, index)}: " if config.stages else ""
+            raise UserError(f"{where}{error}") from error
+    sampler = config.data.sampler
+    _check_part("data.sampler", "sampler", sampler.name, sampler.options)
+    for number, strategy in enumerate(config.strategies):
+        where = f"strategies.{number}"
+        if strategy in config.strategies[:number]:
+            raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
+        _check_part(where, "strategy", strategy.name, strategy.options)
+    refuse_parts(config)
+    for name, options in config.tracking.items():
+        if isinstance(options, dict):
+            plugins.build("tracker", name, options)
+
+
+def describe_questions(config: Config) -> Iterator[str]:
+    """Yield a line for each of `models` that rewards ask: its questions for one batch of rollouts at most.
+
+    The batch may be of one source, in the stage that asks most. Attempts that are repeated are not in it.
+    """
+    if not config.models:
+        return
+    from vlmrl.scoring.model_judge import ModelJudge  # asks over HTTP: seldom needed
+
+    most: Counter[str] = Counter()
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            asked: Counter[str] = Counter()
+            for reward in stage.rewards_of(source):
+                verifier = reward_components.resolve(reward).verifier
+                if isinstance(verifier, ModelJudge) and isinstance(verifier.model, NamedModel):
+                    each = verifier.questions(stage.rollout.group_size)
+                    asked[verifier.model.name] += stage.rollout.prompts * each
+            most |= asked
+    for name, count in sorted(most.items()):
+        limit = config.models[name].max_requests_per_step
+        few = "" if limit is None else f"; max_requests_per_step of each process: {limit:,}"
+        yield f"models.{name}: at most {count:,} questions for a batch of rollouts{few}"
+
+
+def _check_sources(config: Config) -> None:
+    """Build cards and verifiers of all sources that a config names, and look for their templates."""
+    for source in config.named_sources:
+        open_card(source.card, source.options)
+        read_template(source)
+        _check_acting(source)
+        for split in filter(None, (source.split, source.few_shot)):
+            read_split(split)
+        read_condition(source)
+        rewards = config.rewards_of(source)
+        reward_components.check_joined(
+            [
+                reward_components.resolve(reward, progress)
+                for reward in rewards
+                for progress in reward_components.moments(reward)
+            ]
+        )
+        form_of(rewards)
+
+
+def check_paths(config: Config) -> None:
+    """Check that the files and folders that a config names exist; nothing is read but their names.
+
+    Raises:
+        UserError: one does not, or `model.path` is a run folder; the message names the key.
+    """
+    if config.model.path is not None:
+        _check_model(config.model.path)
+    if config.resume not in ("never", "auto") and not Path(config.resume).is_dir():
+        raise UserError(
+            f"resume: expected never, auto or a checkpoint folder, got {config.resume!r}"
+        )
+    if config.data.media_root is not None:
+        _require_path("data.media_root", config.data.media_root)
+    _require_path("data.sampler, option 'path'", config.data.sampler.options.get("path"))
+    for one in config.evaluation.benchmarks if config.evaluation else ():
+        where = f"evaluation.benchmarks: {one.name}"
+        _require_path(where, one.path or f"data/{one.name.partition(':')[0]}")
+    for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
+        if ":" not in source.card:
+            for key in PATH_OPTIONS:
+                found = example_data.resolve(source.options.get(key))
+                for path in found.values() if isinstance(found, Mapping) else (found,):
+                    _require_path(f"source {source.label!r}, option {key!r}", path)
+
+
+def _check_column(config: Config) -> None:
+    """Check that first rows have the column that a shipped sampler reads, where no download is needed."""
+    column = config.data.sampler.options.get("difficulty")
+    if column is None or ":" in config.data.sampler.name:
+        return
+    for source in [s for each in (config, *config.by_stage) for s in each.data.train]:
+        if source.ratings is not None or ":" in f"{source.card} {source.options.get('path', '')}":
+            continue  # a file of ratings has columns of its own
+        first = source.model_copy(update={"limit": 1, "where": None, "few_shot": None})
+        try:
+            known_rows(open_source(first)).column(column)
+        except UserError as error:
+            raise UserError(f"data.sampler: {error}") from error
+
+
+def _check_part(key: str, kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:
+    """Check the part at a key; a shipped one without options is read, not imported."""
+    try:
+        if options or ":" in name:
+            plugins.build(kind, name, options)
+        elif missing := missing_options(kind, name):
+            raise UserError(f"{kind} {name!r}: option {missing[0]!r} is required")
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
+
+
+def _check_acting(source: SourceConfig) -> None:
+    """Check the tools and the environment of a source."""
+    for number, tool in enumerate(source.tools):
+        where = f"source {source.label!r}, tools.{number}"
+        if tool in source.tools[:number]:
+            raise UserError(f"{where}: tool {tool.name!r} is named twice")
+        _check_part(where, "tool", tool.name, tool.options)
+    if (world := source.environment) is not None:
+        where = f"source {source.label!r}, environment"
+        _check_part(where, "environment", world.name, world.options)
+
+
+def _check_model(path: str) -> None:
+    folder = Path(path).expanduser()
+    if (folder / "checkpoints").is_dir():
+        raise UserError(f"model.path: {path} is a run folder{_best_of(folder)}")
+    if folder.is_file():
+        raise UserError(
+            f"model.path: expected a checkpoint folder or a name on the hub, got {path!r}"
+        )
+    owner, _, name = path.partition("/")
+    is_hub_name = owner not in ("", ".", "..", "~") and "/" not in name and not Path(owner).is_dir()
+    if not is_hub_name:
+        _require_path("model.path", path, folder)
+
+
+def _best_of(run: Path) -> str:
+    """Return the end of a message: which checkpoint of a run to use."""
+    steps = [int(f.name[5:]) for f in run.glob("checkpoints/step-*") if f.name[5:].isdecimal()]
+    if not steps:
+        return " without a GRPO checkpoint"
+    summary = run / "summary.json"
+    best = json.loads(summary.read_text())["best_evaluation"] if summary.is_file() else None
+    which, step = "best", best["step"] if best else None
+    if step not in steps:
+        which, step = "last", max(steps)
+    return f": use one of its checkpoints, e.g. {run}/checkpoints/step-{step} (its {which})"
+
+
+def _require_path(where: str, path: Any, expanded: Path | None = None) -> None:
+    if isinstance(path, str) and not (expanded or Path(path)).exists():
+        raise UserError(f"{where}: there is no file or folder {path!r}")

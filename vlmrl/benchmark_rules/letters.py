@@ -1,0 +1,540 @@
+"""Letters of multiple choice, as harnesses find them in free text.
+
+`letters` are the capital letters on offer, in order; a rule returns one of them, or None where the
+harness finds none (lmms-eval draws one then, or counts it as wrong; VLMEvalKit asks a judge).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from vlmrl.benchmark_rules.words import strip_punctuation
+
+# --------------------------------------------------------------------------------------------------
+# Yes or no: POPE, MME.
+
+
+Said = Literal["yes", "no"]
+
+
+def yes_no_exact(answer: str) -> Said | None:
+    """Read the answer as lmms-eval does for POPE (tasks/pope/utils.py): it is `yes` or `no`.
+
+    Stricter than most: "Yes." is neither.
+    """
+    said = answer.lower().strip()
+    return "yes" if said == "yes" else "no" if said == "no" else None
+
+
+def yes_no_prefix(answer: str) -> Said | None:
+    """Read the answer as lmms-eval does for MME (tasks/mme/utils.py): its first four characters.
+
+    Full stops do not count, and a single `y` or `n` does.
+
+    Differs from strict: "nose" says no, "eyes" says yes.
+    """
+    said = answer.lower().strip().replace(".", "")
+    if len(said) == 1:
+        return "yes" if said == "y" else "no" if said == "n" else None
+    return "yes" if "yes" in said[:4] else "no" if "no" in said[:4] else None
+
+
+def yes_no_words(answer: str) -> Said | None:
+    """Read the answer as VLMEvalKit does (dataset/utils/yorn.py): one of the two words occurs.
+
+    Differs from strict: "not yes" says yes; "there is no cat, so yes" says neither.
+    """
+    words = strip_punctuation(answer.lower(), "vlmevalkit").split()
+    if ("yes" in words) == ("no" in words):
+        return None
+    return "yes" if "yes" in words else "no"
+
+
+# --------------------------------------------------------------------------------------------------
+# Letters of multiple choice as tasks about videos and audio find them: MVBench, MMAU, WorldSense and others.
+#
+# `letters` are the capital letters on offer, `options` the texts by letter; a rule returns a letter, or
+# None where the harness finds none.
+
+
+_DOTS_REMOVED = 32
+"""MVBench's rule hands re.UNICODE, which is 32, to `sub` as its count."""
+_MVBENCH_MARKS = (
+    ";", "/", "[", "]", '"', "{", "}", "(", ")", "=", "+", "\\", "_", "-", ">", "<", "@", "`", ",",
+    "?", "!",
+)  # fmt: skip
+_ANNOUNCED = (
+    "The best answer is",
+    "The correct answer is",
+    "The answer is",
+    "The answer",
+    "The best option is",
+    "The correct option is",
+)
+
+
+def mvbench_word(answer: str) -> str:
+    """Return the letter A to E that is a word, else the whole in lower case without its marks.
+
+    Source: lmms-eval tasks/mvbench/utils.py (mcq_acc).
+
+    Differs from strict: case does not count, and the first such word is the answer: "a dog, so B"
+    says A.
+    """
+    if listed := re.match(r"^([A-E])\.\s*(.+)$", answer.strip(), re.IGNORECASE):
+        return listed[1].upper()
+    said = answer.replace("\n", " ").replace("\t", " ").strip()
+    whole, grouped = said, re.search(r"\d,\d", said) is not None
+    for mark in _MVBENCH_MARKS:
+        beside = grouped or mark + " " in whole or " " + mark in whole
+        said = said.replace(mark, "" if beside else " ")
+    said = re.sub(r"\.(?!\d)", "", said, count=_DOTS_REMOVED)
+    for mark in "'\")(":
+        said = said.strip(mark)
+    said = said.strip().lower()
+    found = re.search(r"\b([a-e])\b", said)
+    return found[1].upper() if found else said
+
+
+def long_video_letter(answer: str) -> str | None:
+    """Return the first capital letter of A to E, be it that of a word: LongVideoBench.
+
+    Source: lmms-eval tasks/longvideobench/utils.py, which draws an option where there is none.
+
+    Differs from strict: "Because of it, C" says B.
+    """
+    return _first(answer, (*_ANNOUNCED, "Best answer:", "Best option:"), "ABCDE")
+
+
+def videochat_letter(answer: str) -> str | None:
+    """Return the first capital letter of A to G, be it that of a word: VideoChat-R1.
+
+    Source: src_eval/evaluate_gqa.py, which lacks a comma between its last two phrases.
+    """
+    return _first(answer, (*_ANNOUNCED, "Best answer:Best option:"), "ABCDEFG")
+
+
+def _first(answer: str, phrases: Sequence[str], letters: str) -> str | None:
+    said = answer.strip()
+    for phrase in phrases:
+        said = said.replace(phrase, "")
+    found = re.search(f"[{letters}]", said)
+    return found[0] if found else None
+
+
+def perception_letter(answer: str) -> str | None:
+    """Return the first capital letter of A to D that is a word: the Perception Test.
+
+    Source: lmms-eval tasks/perceptiontest/val/utils.py.
+
+    Differs from strict: the article of "A dog is B" says A.
+    """
+    found = re.search(r"\b([A-D])\b", answer.strip())
+    return found[1] if found else None
+
+
+def mmau_letter(answer: str, letters: Sequence[str]) -> str | None:
+    """Find a letter as lmms-eval does for MMAU (tasks/mmau/utils.py), which draws one where none is.
+
+    The forms `(A)`, ` A ` and `A.` in this order; of several letters the last that stands between
+    blanks, else the first on offer.
+    """
+    said = answer
+    for mark in ",.!?;:'":
+        said = said.strip(mark)
+    return _form(f" {said} ", letters, ("({})", " {} ", "{}."), " {} ")
+
+
+def omni_letter(answer: str, letters: Sequence[str]) -> str | None:
+    """Find a letter as lmms-eval does for OmniBench (tasks/omni_bench/utils.py).
+
+    The forms `(A)`, `A ` and `A.` in this order; of several the last.
+
+    Differs from strict: the last letter of "UNESCO B" says B, and so does that of "DVB ".
+    """
+    said = f" {answer.strip()} "
+    if any(f"({letter})" in said for letter in letters):
+        return _form(said, letters, ("({})",), "({})")
+    return _form(said, letters, ("{} ", "{}."), " {} ")
+
+
+def _form(said: str, letters: Sequence[str], forms: Sequence[str], place: str) -> str | None:
+    """Return the letter in the first form that occurs; of several the one whose `place` is last."""
+    for form in forms:
+        if found := [letter for letter in letters if form.format(letter) in said]:
+            return max(found, key=lambda letter: said.rfind(place.format(letter)))
+    return None
+
+
+def worldsense_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as lmms-eval does for WorldSense (tasks/worldsense/utils.py), which says A for none.
+
+    A letter anywhere, be it inside a word; of several the last in brackets, else the first on offer;
+    without any, in more than five words, the last option whose text occurs.
+
+    Differs from strict: "Definitely B" says B, since D and B occur and B is offered first.
+    """
+    said = answer
+    for mark in ",.!?;:'":
+        said = said.strip(mark)
+    said = f" {said} "
+    if found := [letter for letter in options if letter in said]:
+        return max(found, key=lambda letter: said.rfind(f"({letter})"))
+    lower = said.lower()
+    if len(said.split()) > 5:
+        found = [letter for letter, text in options.items() if text.lower() in lower]
+    return max(found, key=lambda one: lower.rfind(options[one].lower())) if found else None
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+_PHRASES = (
+    *(f"{the}{kind} {noun} is" for noun in ("answer", "option", "choice")
+      for kind in ("correct", "best") for the in ("", "the ")),
+    *(f"{the}{noun} is" for noun in ("answer", "choice") for the in ("", "the ", "my ")),
+    "i choose", "i select", "i pick",
+    "\uc635\uc158", "\uc815\ub2f5\uc740", "\ub2f5\uc740", "\ub2f5:",
+    "\u7b54\u6848\u662f", "\u7b54\u6848\u4e3a", "\u9009", "\u7b54\u3048\u306f",
+)  # fmt: skip
+_PHRASES = tuple(p for p in _PHRASES if p not in ("best choice is", "the best choice is"))
+"""After these a letter is an answer; the last are Korean, Chinese and Japanese."""
+_REFUSALS = (
+    "Sorry, I can't help with images of people yet.",
+    "I can't process this file.",
+    "I'm sorry, but without the image provided",
+    "Cannot determine the answer",
+)
+_STATED = re.compile(r"(?i)(?:correct\s+)?answer\s+is\s+\**([ABCD])\**")
+_BLANKED = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
+
+
+def lmms_letter(answer: str, letters: Sequence[str]) -> str | None:
+    """Find a letter as extract_mcq_answer of lmms-eval does (tasks/_task_utils/mcq_extract.py).
+
+    Forms by rank: at the start, at the end, after a phrase such as "the answer is", `(A)`, `A.`,
+    `A:`, `A)`, `A `, anywhere; the later place wins within a rank, the earlier letter within a place.
+
+    Differs from strict: "A dog, so the answer is C" says A.
+    """
+    said = answer.strip()
+    for mark in ",.!?;:'\"":
+        said = said.strip(mark)
+    padded, core, lower = f" {said} ", f" {said} ".strip(), f" {said} ".lower()
+    found: list[tuple[int, int, str]] = []
+    for form, rank in (("({})", 6), ("{}.", 5), ("{}:", 4), ("{})", 3), ("{} ", 2)):
+        places = ((padded.rfind(form.format(letter)), letter) for letter in letters)
+        found += [(rank, place, letter) for place, letter in places if place >= 0]
+    for phrase in _PHRASES:
+        if (at := lower.find(phrase)) >= 0:
+            places = ((padded.find(letter, at + len(phrase)), letter) for letter in letters)
+            found += [(7, place, letter) for place, letter in places if place >= 0]
+    for letter in letters:
+        if core.startswith(letter) and not core[1:2].isalpha():
+            found.append((10, 0, letter))
+        if core.endswith(letter) and not core[-2:-1].isalpha():
+            found.append((9, len(padded) - 1, letter))
+    if not found:
+        found = [(0, padded.rfind(letter), letter) for letter in letters if letter in padded]
+    return max(found, key=lambda one: one[:2])[2] if found else None
+
+
+def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as lmms-eval does for MMMU (tasks/_task_utils/mmmu_mcq_utils.py).
+
+    `options` are the texts by letter. The forms `(A)`, `A `, `A.` are tried in this order, then, in
+    an answer of more than five words, the options' texts; of several the last counts.
+
+    Differs from strict: the last letter A of "A dog" is an answer; where none is found the harness
+    draws one.
+    """
+    said = answer
+    for mark in ",.!?;:'":
+        said = said.strip(mark)
+    said = f" {said} "
+    for form, place in (("({})", "({})"), ("{} ", " {} "), ("{}.", " {} ")):
+        if found := [letter for letter in options if form.format(letter) in said]:
+            return max(found, key=lambda letter: said.rfind(place.format(letter)))
+    if len(said.split()) > 5:
+        lower = said.lower()
+        if found := [letter for letter, text in options.items() if text.lower() in lower]:
+            return max(found, key=lambda letter: lower.rfind(options[letter].lower()))
+    return None
+
+
+def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as can_infer of VLMEvalKit does (utils/matching_util.py).
+
+    `options` are the texts by letter. It is the only letter among the words, and one of the last
+    five; else stated as "answer is B"; else the only option whose text occurs, in an answer that
+    is at most twice as long as all options. "Z", which is no option, is a refusal.
+
+    Differs from strict: "A cat" says A where the cat is B; a refusal and None are wrong unless a
+    judge says otherwise.
+    """
+    if "Failed to obtain answer via API" not in answer:
+        if any(refusal in answer for refusal in _REFUSALS):
+            return "Z"
+        words = answer.translate(_BLANKED).split()
+        present = [letter for letter in options if letter in words]
+        if len(present) == 1 and words.index(present[0]) > len(words) - 5:
+            return present[0]
+        if not present and "Z" in words:
+            return "Z"
+        stated = _STATED.search(answer)
+        if stated and stated[1].upper() in options:
+            return stated[1].upper()
+    lower = answer.lower()
+    if len(lower) > 2 * sum(map(len, options.values())):
+        return None
+    found = [letter for letter, text in options.items() if text.lower() in lower]
+    return found[0] if len(found) == 1 else None
+
+
+def first_letter(answer: str) -> str:
+    """Return the first character in upper case: lmms-eval on SEED-Bench (tasks/seedbench/utils.py).
+
+    Differs from strict: "Answer: B" says A.
+    """
+    return answer.strip()[:1].strip().upper()
+
+
+def option_start(answer: str) -> str:
+    """Return the letter before a full stop at the start, else the whole: lmms-eval on AI2D."""
+    match = re.match(r"\s*([A-Z])\.", answer)
+    return match[1] if match else answer
+
+
+def cv_bench_letter(answer: str) -> str | None:
+    """Find a letter as lmms-eval does for CV-Bench (tasks/cv_bench/utils.py): the first one.
+
+    Differs from strict: "The answer is B" says T.
+    """
+    match = re.match(r"[\(\s]*([A-Z])", answer.strip(), re.IGNORECASE)
+    return match[1].upper() if match else None
+
+
+def blink_letter(answer: str, letters: Sequence[str] = tuple(string.ascii_uppercase)) -> str | None:
+    """Find a letter as lmms-eval 0.7.3 does for BLINK (tasks/blink/utils.py).
+
+    A short first line that is a letter; else the last of "answer is B", or of `(B)`; else a letter
+    at the start, be it that of a word.
+    """
+    said, offered = answer.strip(), "".join(letters)
+    line = said.split("\n", 1)[0].strip()
+    terse = re.match(rf"\(?([{offered}])\)?[\.\s:,)]*$", line, re.IGNORECASE)
+    if len(line) <= 4 and terse:
+        return terse[1].upper()
+    stated = rf"answers?(?:\s+is)?\s*[:\-]?\s*\(?([{offered}])\)?(?![A-Za-z])"
+    if found := re.findall(stated, said, re.IGNORECASE):
+        return str(found[-1]).upper()
+    if found := re.findall(rf"\(([{offered}])\)", said):
+        return str(found[-1])
+    start = re.match(rf"[\(\s]*([{offered}])", said, re.IGNORECASE)
+    return start[1].upper() if start else None
+
+
+def vstar_letter(answer: str) -> str | None:
+    """Find a letter of A to D as lmms-eval does for V* (tasks/vstar_bench/utils.py).
+
+    Differs from strict: case does not count, so "Based on" says B.
+    """
+    said = answer.strip().upper()
+    for pattern in _VSTAR:
+        if match := pattern.search(said):
+            return match[1].upper()
+    found = re.findall("[A-D]", said)
+    return found[0] if len(found) == 1 else None
+
+
+_VSTAR = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^([A-D])\s*[\.)\]]*",
+        r"(?:THE\s+)?(?:ANSWER|CHOICE|OPTION)(?:\s+IS)?[\s:]+([A-D])",
+        r"\(([A-D])\)",
+        r"([A-D])\s*(?:\.|\)|])",
+        r"(?:^|\s)([A-D])(?:\s|$)",
+    )
+)
+
+
+# --------------------------------------------------------------------------------------------------
+# Letters of multiple choice as single tasks find them: MMVP, VisuLogic, MMBench, ScienceQA and others.
+
+
+Pair = tuple[str, str]
+
+
+def mmvp_letter(answer: str) -> str | None:
+    """Find A or B as lmms-eval does for MMVP (tasks/mmvp/utils.py).
+
+    Differs from strict: case does not count, and an A may end a word: "a cat" and "Panda " say A.
+    """
+    said = answer.strip()
+    for pattern in _MMVP:
+        if match := pattern.search(said):
+            return match[1].upper()
+    return said[0].upper() if said[:1] in ("a", "b", "A", "B") else None
+
+
+def visulogic_letter(answer: str) -> str | None:
+    """Find a letter of A to D as lmms-eval does for VisuLogic (tasks/visulogic/utils.py).
+
+    The last in an answer tag, in a box, after "answer is" or "option", or in brackets; else the first
+    character of an answer of at most three.
+    """
+    said = answer.strip()
+    for pattern in _VISULOGIC:
+        if found := pattern.findall(said):
+            return str(found[-1]).upper()
+    return (
+        said[0].upper() if 0 < len(said) <= 3 and said[0].upper() in ("A", "B", "C", "D") else None
+    )
+
+
+def geometry_letter(answer: str, options: Sequence[str]) -> str | None:
+    """Find a letter of A to D as lmms-eval does for Geometry3K (tasks/geometry3k/utils.py).
+
+    The last after "answer:", before a full stop or a bracket, alone, or as a word, in either case; else
+    the first option whose text occurs.
+
+    Differs from strict: the article of "a triangle" says A.
+    """
+    said = answer.strip()
+    for pattern in _GEOMETRY:
+        if found := pattern.findall(said):
+            return str(found[-1]).upper()
+    held = [
+        letter
+        for letter, text in zip("ABCD", options, strict=False)
+        if text.lower() in said.lower()
+    ]
+    return held[0] if held else None
+
+
+def mmbench_letter(answer: str, options: Mapping[str, str], rest: bool = True) -> str | None:
+    """Find a letter as lmms-eval does for MMBench (tasks/mmbench/mmbench_evals.py).
+
+    `options` are the texts by letter. The only letter among the words (A not among more than three),
+    bare or with one of several marks; else the only option whose text occurs. `rest` goes on with
+    `lmms_letter`, as its static task does; without it a judge is asked.
+    """
+    words = answer.split()
+    found: str | None = None
+    if "Failed to obtain answer via API" not in answer:
+        found = _only_letter(words)
+    if found is None:
+        lower = answer.lower()
+        held = [letter for letter, text in options.items() if text.lower() in lower]
+        found = held[0] if len(held) == 1 else None
+    return lmms_letter(answer, sorted(options)) if found is None and rest else found
+
+
+def _only_letter(words: Sequence[str]) -> str | None:
+    letters = "ABCDE"
+    bare = [letter for letter in letters if letter in words]
+    if len(bare) == 1 and not ("A" in words and len(words) > 3):
+        return bare[0]
+    for before, after in _MARKS:
+        marked = [letter for letter in letters if before + letter + after in words]
+        if len(marked) == 1:
+            return marked[0]
+    return None
+
+
+def science_letter(answer: str) -> str:
+    """Return the capital letter before a full stop, else the whole: lmms-eval on ScienceQA.
+
+    Source: tasks/scienceqa/utils.py.
+    """
+    said = answer.strip()
+    return said[0] if len(said) >= 2 and said[0].isupper() and said[1] == "." else said
+
+
+def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as lmms-eval does for HR-Bench (tasks/hrbench/hrbench_evals.py).
+
+    `options` are the texts by letter. A refusal of four known wordings says Z; else the only option
+    letter that stands alone once punctuation is blank; else Z alone; else the only option whose text
+    occurs. What is left goes to a judge.
+    """
+    if "Failed to obtain answer via API" not in answer:
+        if any(refusal in answer for refusal in _TASK_LETTERS_REFUSALS):
+            return "Z"
+        words = answer.translate(_TASK_LETTERS_BLANKED).split()
+        found = [letter for letter in options if letter in words]
+        if len(found) == 1:
+            return found[0]
+        if not found and "Z" in words:
+            return "Z"
+    lower = answer.lower()
+    held = [letter for letter, text in options.items() if text.lower() in lower]
+    return held[0] if len(held) == 1 else None
+
+
+def naturalbench_word(answer: str, words: Pair) -> str | None:
+    """Return which of two words comes first, in either case: lmms-eval on NaturalBench.
+
+    Source: tasks/naturalbench/utils.py; `words` are yes and no, or A and B. Differs from strict: the
+    article of "a red B" says A.
+    """
+    at = {word: match.start() for word in words if (match := _word(word).search(answer))}
+    return min(at, key=lambda word: at[word]) if at else None
+
+
+def tagged_letter(answer: str) -> str | None:
+    """Return the word in the answer tag as Med-R1 does (src/eval_vqa); without tags, a bare word."""
+    match = re.search(r"<answer>\s*(\w+)\s*</answer>", answer)
+    if match is None and "<answer>" not in answer:
+        match = re.fullmatch(r"\s*(\w+)\s*", answer)
+    return match[1] if match else None
+
+
+def _word(word: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{word}\b", re.IGNORECASE)
+
+
+_TASK_LETTERS_REFUSALS = (
+    "Sorry, I can't help with images of people yet.",
+    "I can't process this file.",
+    "I'm sorry, but without the image provided",
+    "Cannot determine the answer",
+)
+_TASK_LETTERS_BLANKED = dict.fromkeys(map(ord, ".()[],:;!*#{}"), " ")
+_MARKS: tuple[Pair, ...] = (
+    ("", "."), ("", ","), ("", ":"), ("", ")"), ("", ")."), ("(", ")"), ("(", ")."),
+    (":", ""), (":", ","), (":", "."), (":", ")"), (":", ")."),
+)  # fmt: skip
+_MMVP = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"^\s*\(?([AB])\)?\.?\s*$",
+        r"^\s*\(?([AB])\)?[\.\s]",
+        r"answer\s+is\s+\(?([AB])\)?",
+        r"option\s+\(?([AB])\)?",
+        r"\(?([AB])\)?(?:\s|$)",
+    )
+)
+_VISULOGIC = tuple(
+    re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    for pattern in (
+        r"<answer>\s*\(?([A-D])\)?\s*</answer>",
+        r"\\boxed\{\s*([A-D])\s*\}",
+        r"answer\s*(?:is|:|-)\s*\(?([A-D])\)?\b",
+        r"option\s*([A-D])\b",
+        r"\(([A-D])\)",
+    )
+)
+_GEOMETRY = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"[Aa]nswer\s*[:=]\s*\(?([A-Da-d])\)?",
+        r"\b([A-Da-d])\s*[.)\]]",
+        r"^\s*\(?([A-Da-d])\)?$",
+        r"\b([A-Da-d])\b",
+    )
+)

@@ -1,0 +1,400 @@
+"""Aggregates of a benchmark's scores, and the interval of each by resampling clusters.
+
+An aggregate is a table of per-row columns, whose sums over rows are all it needs, and a formula of
+these sums; or, where sums are not enough, a function of how often each row counts (`Pooled`). So the
+formula itself is resampled, be it a mean of group means, an F1, MME's sum or an average precision,
+and not a mean of per-row numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from vlmrl.benchmarking.pooled_boxes import known_mean, pool
+from vlmrl.runs.intervals import RESAMPLES, Array, Statistic, bounds, drawn, draws
+
+# --------------------------------------------------------------------------------------------------
+# Correlations of stated with true numbers over all rows: Pearson's (PLCC) and Spearman's (SRCC).
+#
+# A detail is the pair (stated, true) of a row. Without a pair, None, the row is left out; a pair that
+# states None counts as the end of the true numbers that is farther from its own, so that to be silent
+# pays less than any guess. Numbers that do not vary correlate with nothing: 0.
+
+
+Pair = tuple[float | None, float]
+LARGEST = 1e6
+"""What a stated number is cut to: beyond it squares lose the other rows."""
+
+
+def moments(details: Sequence[Pair | None]) -> Array:
+    """Return the columns whose sums give Pearson's correlation: 1, x, y, xx, yy, xy, [N, 6].
+
+    x and y are taken from their means, and all are 0 in a row that is left out.
+    """
+    x, y, kept = _numbers(details)
+    counted = kept.sum() or 1.0
+    x, y = ((v - (v * kept).sum() / counted) * kept for v in (x, y))
+    return np.stack([kept, x, y, x * x, y * y, x * y], 1)
+
+
+def pearson(sums: Array) -> Array:
+    """Return Pearson's correlation of the sums of `moments`: [..., 6] -> [...], in [-1, 1]."""
+    count, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    spread = (count * xx - x * x, count * yy - y * y)
+    # 1e-12: what rounding leaves of numbers that do not vary.
+    varies = (spread[0] > 1e-12 * count * xx) & (spread[1] > 1e-12 * count * yy)
+    below = np.sqrt(np.where(varies, spread[0] * spread[1], 1.0))
+    return np.where(varies, np.clip((count * xy - x * y) / below, -1.0, 1.0), 0.0)
+
+
+def spearman(details: Sequence[Pair | None]) -> Statistic:
+    """Return what gives, from weights [B, N] of the rows, Spearman's correlation [B].
+
+    It is Pearson's of the ranks, ties sharing the mean of theirs; a row of weight w counts w times in
+    the ranks as well.
+    """
+    x, y, kept = _numbers(details)
+
+    def correlate(weights: Array) -> Array:
+        weights = weights * kept
+        ranks = [_ranks(values, weights) for values in (x, y)]
+        size = np.maximum(weights.sum(-1, keepdims=True), 1.0)
+        a, b = (rank - (weights * rank).sum(-1, keepdims=True) / size for rank in ranks)
+        parts = (np.ones_like(a), a, b, a * a, b * b, a * b)
+        return pearson(np.stack([(weights * part).sum(-1) for part in parts], -1))
+
+    return correlate
+
+
+def _numbers(details: Sequence[Pair | None]) -> tuple[Array, Array, Array]:
+    """Return the stated and the true number of each row, and 1 for each that counts: [N] each."""
+    kept = np.array([detail is not None for detail in details], float)
+    true = np.array([detail[1] if detail else np.nan for detail in details], float)
+    low, high = (np.nanmin(true), np.nanmax(true)) if kept.any() else (0.0, 0.0)
+    farther = np.where(true - low > high - true, low, high)
+    said = [detail[0] if detail else None for detail in details]
+    stated = np.array([np.nan if one is None else one for one in said], float)
+    stated = np.where(np.isnan(stated), farther, np.clip(stated, -LARGEST, LARGEST))
+    return stated, np.where(kept > 0, true, 0.0), kept
+
+
+def _ranks(values: Array, weights: Array) -> Array:
+    """Return the mean rank of each value, less 1/2, where row n stands weights[:, n] times: [B, N]."""
+    found, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(len(found)))
+    size = np.add.reduceat(weights[:, order], starts, axis=1)
+    return (np.cumsum(size, 1) - size / 2)[:, place]
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `said` and `right` [N].
+
+    `details` [N] is what else an aggregate needs of each row: its boxes, or the parts of its verdict.
+    """
+
+    scores: Array
+    by: Sequence[str]
+    said: Sequence[str]
+    right: Sequence[str]
+    details: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """`columns` makes [N, K] of the rows, `value` an aggregate of each row of sums [..., K]."""
+
+    columns: Callable[[Rows], Array]
+    value: Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """`prepare` makes of the rows what gives, from weights [B, N] of the rows, the aggregate [B]."""
+
+    prepare: Callable[[Rows], Statistic]
+
+
+class Pooled(Weighted):
+    """An aggregate that ranks all detections of the rows together, in [0, 1]."""
+
+
+def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[Statistic, int]:
+    """Return an aggregate as a function of how often each cluster counts, and the number of clusters.
+
+    Clusters are in the order of their names, so that the statistics of other scores of the same rows
+    are given the same draws.
+
+    Args:
+        aggregate: a name of `AGGREGATES`.
+        rows: the scored rows.
+        clusters: [N] for each row what it shares with rows it depends on, such as its image.
+    """
+    how = AGGREGATES[aggregate]
+    _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+    count = int(place.max()) + 1
+    if isinstance(how, Weighted):
+        weighted = how.prepare(rows)
+        return lambda times: weighted(times[:, place]), count
+    columns, value = how.columns(rows), how.value
+    sums = np.stack([np.bincount(place, column, count) for column in columns.T], 1)
+    return lambda times: value(times @ sums), count
+
+
+def estimate(
+    aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return an aggregate and its 95 % bootstrap interval; clusters are drawn whole.
+
+    The arguments are those of `statistic_of` and of `draws`; `bounds` says which interval it is.
+    """
+    statistic, count = statistic_of(aggregate, rows, clusters)
+    pooled = is_pooled(aggregate)
+    found = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
+    value = float(statistic(np.ones((1, count)))[0])
+    found = found[np.isfinite(found)]
+    if len(found) < 2 or count < 2:
+        return value, value, value
+    low, high = bounds(value, found, count, pooled)
+    return value, (max(0.0, low) if pooled else low), (min(1.0, high) if pooled else high)
+
+
+def is_pooled(aggregate: str) -> bool:
+    """Return whether an aggregate ranks all detections of the rows together."""
+    return isinstance(AGGREGATES[aggregate], Pooled)
+
+
+def _mean_columns(rows: Rows) -> Array:
+    return np.stack([rows.scores, np.ones(len(rows.scores))], 1)
+
+
+def _ratio(sums: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return sums[..., 0] / sums[..., 1]
+
+
+def _group_columns(rows: Rows) -> Array:
+    """Return for each group its scores and its count: [N, 2 groups]."""
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    return np.concatenate([member * rows.scores[:, None], member], 1)
+
+
+def _mean_of_groups(sums: Array) -> Array:
+    """Return the mean of the groups' means; a group that was not drawn does not count."""
+    half = sums.shape[-1] // 2
+    with np.errstate(invalid="ignore"):
+        means = sums[..., :half] / sums[..., half:]
+    return known_mean(np.moveaxis(means, -1, 0))
+
+
+def _squared_columns(rows: Rows) -> Array:
+    """Return the columns of `_group_columns` without the group that has no name."""
+    named = np.array([bool(name) for name in rows.by])
+    both = np.stack([rows.scores, np.ones(len(rows.scores))], 1) * named[:, None]
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    return np.concatenate([member * both[:, :1], member * both[:, 1:]], 1)
+
+
+def _mean_by_squares(sums: Array) -> Array:
+    """Return the mean of the groups' means, each with its size squared as weight (ScreenSpot-Pro).
+
+    VLMEvalKit repeats every group as often as it has rows.
+    """
+    half = sums.shape[-1] // 2
+    scores, sizes = sums[..., :half], sums[..., half:]
+    with np.errstate(invalid="ignore"):
+        return (scores * sizes).sum(-1) / (sizes**2).sum(-1)
+
+
+def _part_columns(rows: Rows) -> Array:
+    """Return for each part of a group its scores, its count, and its count by its share of the whole.
+
+    `by` is `group/part`; groups are alike in the whole, and so are parts in their group.
+    """
+    parts, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    groups = [part.partition("/")[0] for part in parts]
+    shares = [1 / (len(set(groups)) * groups.count(group)) for group in groups]
+    member = np.eye(len(parts))[place]
+    return np.concatenate([member * rows.scores[:, None], member, member * shares], 1)
+
+
+def _mean_of_parts(sums: Array) -> Array:
+    """Return the mean over groups of the mean over their parts; a part that was not drawn does not count."""
+    scores, rows, shared = np.split(sums, 3, -1)
+    with np.errstate(invalid="ignore"):
+        shares = shared / rows
+        return np.nansum(scores / rows * shares, -1) / np.nansum(shares, -1)
+
+
+def _f1_columns(rows: Rows) -> Array:
+    """Return true positives, predicted positives and positives; `yes` is the positive answer."""
+    said = np.array([one == "yes" for one in rows.said], float)
+    right = np.array([one == "yes" for one in rows.right], float)
+    return np.stack([said * right, said, right], 1)
+
+
+def _f1(sums: Array) -> Array:
+    both = sums[..., 1] + sums[..., 2]
+    return np.divide(2 * sums[..., 0], both, out=np.zeros_like(both), where=both > 0)
+
+
+def _pair_columns(rows: Rows) -> Array:
+    """Return for each group of MME its scores, its pairs that are wholly right, and half its rows.
+
+    `by` is `group/pair`: the two questions about one image.
+    """
+    groups = [one.rpartition("/")[0] for one in rows.by]
+    _, pair = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    whole = (np.bincount(pair, rows.scores) == np.bincount(pair))[pair] / np.bincount(pair)[pair]
+    _, place = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place]
+    pairs = 1 / np.bincount(pair)[pair]
+    parts = [
+        member * rows.scores[:, None],
+        member,
+        member * whole[:, None],
+        member * pairs[:, None],
+    ]
+    return np.concatenate(parts, 1)
+
+
+def _sum_of_pairs(sums: Array) -> Array:
+    """Return the sum over groups of 100 accuracy + 100 accuracy of whole pairs (MME)."""
+    scores, rows, whole, pairs = np.split(sums, 4, -1)
+    with np.errstate(invalid="ignore"):
+        return 100 * np.nansum(scores / rows + whole / pairs, -1)
+
+
+def _whole_columns(rows: Rows) -> Array:
+    """Return for each row its share of its group, once if all of the group is right; `by` names it."""
+    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    sizes = np.bincount(group)
+    right = np.bincount(group, rows.scores) == sizes
+    return np.stack([right[group] / sizes[group], 1 / sizes[group]], 1)
+
+
+def _recall_at(threshold: float) -> Aggregate:
+    """Make the share of rows whose score is at least a threshold (R@IoU)."""
+
+    def columns(rows: Rows) -> Array:
+        return np.stack([(rows.scores >= threshold).astype(float), np.ones(len(rows.scores))], 1)
+
+    return Aggregate(columns, _ratio)
+
+
+def _part(name: str, threshold: float | None = None) -> Aggregate:
+    """Make the mean of a part, 0 where there is no answer, or the share of rows that reach a threshold."""
+
+    def columns(rows: Rows) -> Array:
+        found = np.array([(detail or {}).get(name, 0.0) for detail in rows.details], float)
+        found = found if threshold is None else (found >= threshold).astype(float)
+        return np.stack([found, np.ones(len(found))], 1)
+
+    return Aggregate(columns, _ratio)
+
+
+def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
+    return Pooled(lambda rows: pool(rows.details, scored, thresholds))
+
+
+def _precision_of_groups(thresholds: slice = slice(None)) -> Pooled:
+    """Make the mean of the groups' unscored precisions; a group without a truth does not count."""
+
+    def prepare(rows: Rows) -> Statistic:
+        by = np.asarray(rows.by, dtype=object).astype(str)
+        members = [np.flatnonzero(by == name) for name in np.unique(by)]
+        pools = [pool([rows.details[int(n)] for n in some], False, thresholds) for some in members]
+
+        def value(weights: Array) -> Array:
+            found = [one(weights[:, some]) for one, some in zip(pools, members, strict=True)]
+            return known_mean(np.stack(found))
+
+        return value
+
+    return Pooled(prepare)
+
+
+def _box_columns(rows: Rows) -> Array:
+    """Return hits at IoU 0.5, boxes found and true boxes of each row."""
+    return np.array([detail.hits_found_right() for detail in rows.details], float).reshape(-1, 3)
+
+
+def _truths_columns(rows: Rows) -> Array:
+    """Return for each group its scores, each counted once a true box: [N, 2 groups]."""
+    truths = np.array([len(detail.right_labels) for detail in rows.details], float)
+    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(place.max() + 1)[place] * truths[:, None]
+    return np.concatenate([member * rows.scores[:, None], member], 1)
+
+
+def _box_f1(sums: Array) -> Array:
+    both = sums[..., 1] + sums[..., 2]
+    return np.divide(2 * sums[..., 0], both, out=np.ones_like(both), where=both > 0)
+
+
+def _misses(sums: Array) -> Array:
+    """Return the share of true boxes that were not found."""
+    return 1 - _ratio(sums[..., [0, 2]])
+
+
+def _extras(sums: Array) -> Array:
+    """Return the share of the boxes found that are none."""
+    return 1 - np.divide(
+        sums[..., 0], sums[..., 1], out=np.ones_like(sums[..., 0]), where=sums[..., 1] > 0
+    )
+
+
+PARTS: dict[str, Aggregate] = {
+    "answered": _part("choice"),
+    "iop": _part("iop"),
+    "iop_at_0.3": _part("iop", 0.3),
+    "iop_at_0.5": _part("iop", 0.5),
+    "iou": _part("iou"),
+    "iou_at_0.3": _part("iou", 0.3),
+    "iou_at_0.5": _part("iou", 0.5),
+}
+"""Aggregates of parts of a grounded answer: its choice, IoP and IoU."""
+
+CORRELATIONS: dict[str, Aggregate | Weighted] = {
+    "plcc": Aggregate(lambda rows: moments(rows.details), pearson),
+    "srcc": Weighted(lambda rows: spearman(rows.details)),
+}
+"""Aggregates of the pairs of a stated and a true number."""
+
+AGGREGATES: dict[str, Aggregate | Weighted] = {
+    "mean": Aggregate(_mean_columns, _ratio),
+    "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
+    "mean_by_squares": Aggregate(_squared_columns, _mean_by_squares),
+    "mean_of_groups_of_parts": Aggregate(_part_columns, _mean_of_parts),
+    "f1": Aggregate(_f1_columns, _f1),
+    "all_of_groups": Aggregate(_whole_columns, _ratio),
+    "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
+    "recall_at_0.3": _recall_at(0.3),
+    "recall_at_0.5": _recall_at(0.5),
+    "recall_at_0.7": _recall_at(0.7),
+    "box_f1": Aggregate(_box_columns, _box_f1),
+    "misses": Aggregate(_box_columns, _misses),
+    "extras": Aggregate(_box_columns, _extras),
+    "ap": _precision(scored=False),
+    "ap50": _precision(scored=False, thresholds=slice(0, 1)),
+    "ap_by_confidence": _precision(scored=True),
+    "ap_of_groups": _precision_of_groups(),
+    "ap50_of_groups": _precision_of_groups(slice(0, 1)),
+    "mean_over_truths_of_groups": Aggregate(_truths_columns, _mean_of_groups),
+    **PARTS,
+    **CORRELATIONS,
+}
+"""Aggregates by name. `ap` is unscored: all boxes are equally sure, and rank as they are listed."""
+
+WITHIN_A_GROUP = {"ap_of_groups": "ap", "ap": "ap", "box_f1": "box_f1"}
+"""What is reported of one group of rows, by the aggregate of all; for any other the mean."""

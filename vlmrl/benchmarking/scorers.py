@@ -1,0 +1,607 @@
+"""The official scorers: what a harness gives for one answer, by name.
+
+Each takes the answer's text and the sample, and returns a `Score`. The reading of the text is a rule
+of `vlmrl.benchmark_rules`, which are compared with the harnesses' own code.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco
+
+from vlmrl.answers import geometry, masks, parsing, text
+from vlmrl.benchmark_rules import detections, letters, numbers, places, spans, words
+from vlmrl.benchmark_rules import words as free_text
+from vlmrl.benchmark_rules import words as open_answers
+from vlmrl.benchmark_rules.detections import Labelled
+from vlmrl.benchmark_rules.letters import lmms_letter, mmmu_letter
+from vlmrl.benchmarking.pooled_boxes import Detections
+from vlmrl.schema import Frame, Sample, Span
+from vlmrl.system.extras import import_extra
+
+# --------------------------------------------------------------------------------------------------
+# From an answer and a sample to what an aggregate of boxes needs: what was found, and what is there.
+
+
+NONE = np.zeros((0, 4))
+
+
+def listed_boxes(answer: str, sample: Sample, frame: Frame) -> Detections:
+    """Return the boxes that an answer lists, read as our verifiers do, and the sample's.
+
+    A box without a label is of the one class that is asked for, else of none. `sample.meta` may hold
+    as JSON: `categories` (the classes asked for), `crowds` (boxes xyxy in pixels with labels, as
+    [[box, label], ...]), `verified` and `partial` (lists of classes: see `Detections`).
+    """
+    size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
+    found, _ = parsing.boxes(answer, frame) if answer else ([], "")
+    asked = [text.label(name) for name in _said(sample, "categories", [])]
+    only = asked[0] if len(asked) == 1 else ""
+    right = sample.truth.boxes or ()
+    crowds = _said(sample, "crowds", [])
+    regions = np.array([box for box, _ in crowds], float).reshape(-1, 4)
+    verified = _said(sample, "verified", None)
+    # Whole pixels then give the very IoU of COCOeval.
+    boxes, truths = (np.round(geometry.array(some) * size, 9) for some in (found, right))
+    return Detections(
+        boxes.reshape(-1, 4),
+        tuple(text.label(one.label) or only for one in found),
+        tuple(one.score or 0.0 for one in found),
+        np.concatenate([truths.reshape(-1, 4), regions]),
+        tuple([text.label(one.label) for one in right] + [text.label(name) for _, name in crowds]),
+        (False,) * len(right) + (True,) * len(crowds),
+        None if verified is None else frozenset(map(text.label, verified)),
+        frozenset(map(text.label, _said(sample, "partial", []))),
+    )
+
+
+def odinw_row(answer: str, sample: Sample, frame: Frame) -> tuple[Detections, float]:
+    """Return what lmms-eval makes of an answer to ODinW-13, and the share of truths it finds (ACC@0.5)."""
+    width, height = frame.width or 1, frame.height or 1
+    size = np.array([width, height] * 2, dtype=np.float64)
+    right = sample.truth.boxes or ()
+    true = np.round(geometry.array(right) * size, 9).reshape(-1, 4)
+    labels = [(one.label or "").strip().lower() for one in right]
+    truths: list[Labelled] = [
+        ((a, b, c, d), name) for (a, b, c, d), name in zip(true.tolist(), labels, strict=True)
+    ]
+    found = detections.odinw_boxes(answer, truths, width, height)
+    overlaps = detections.odinw_found(found, truths)
+    one = Detections(
+        np.array([box for box, _ in found], float).reshape(-1, 4) if found else NONE,
+        tuple(name for _, name in found),
+        (1.0,) * len(found),
+        true,
+        tuple(labels),
+        (False,) * len(labels),
+    )
+    return one, sum(overlap >= 0.5 for overlap in overlaps) / len(overlaps) if overlaps else 0.0
+
+
+def _said(sample: Sample, key: str, otherwise: Any) -> Any:
+    value = sample.meta.get(key)
+    return json.loads(value) if isinstance(value, str) and value else otherwise
+
+
+# --------------------------------------------------------------------------------------------------
+# What a harness gives for one answer, and what scorers read of a sample.
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a harness gives for one answer, in [0, 1], and whether its rule found an answer at all.
+
+    `value` is None where the harness leaves the answer out of its number, denominator included; `said`
+    is what the rule read, for aggregates that count what was said; `chance` is that of a guess among the
+    options, 0 where there are none; `detail` is what an aggregate needs besides.
+    """
+
+    value: float | None
+    read: bool = True
+    said: str = ""
+    chance: float = 0.0
+    detail: Any = None
+
+
+Scorer = Callable[[str, Sample, Frame], Score]
+
+
+def option_letters(sample: Sample) -> list[str]:
+    """Return the letters on offer: A to D where the question itself lists the options."""
+    count = len(sample.truth.options or ()) or 4
+    return list(string.ascii_uppercase[:count])
+
+
+def right_letter(sample: Sample) -> str:
+    """Return the letter of the right option."""
+    choice, options = str(sample.truth.choice), sample.truth.options or ()
+    is_text = choice in options and choice not in option_letters(sample)
+    return string.ascii_uppercase[options.index(choice)] if is_text else choice.upper()
+
+
+def texts(sample: Sample) -> dict[str, str]:
+    """Return the texts of the options by letter."""
+    return dict(zip(string.ascii_uppercase, sample.truth.options or (), strict=False))
+
+
+def letter_scorer(find: Callable[[str, Sample], str | None]) -> Scorer:
+    """Make a scorer of a rule that finds a letter."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        found = find(answer, sample)
+        right = found == right_letter(sample)
+        return Score(float(right), bool(found), found or "", 1 / len(option_letters(sample)))
+
+    return score
+
+
+def accepted_texts(sample: Sample) -> tuple[str, ...]:
+    """Return the accepted texts: the text, the number or the option."""
+    truth = sample.truth
+    if truth.text is not None:
+        return truth.text
+    if truth.number is not None:
+        whole = float(truth.number).is_integer()
+        return (str(int(truth.number)) if whole else str(truth.number),)
+    return (str(truth.choice),)
+
+
+# --------------------------------------------------------------------------------------------------
+# Official scorers of tasks about videos and audio, by name: see `vlmrl.benchmarking.scorers`.
+
+
+def _mvbench(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MVBench's letter; an empty answer is left out of the number."""
+    said = letters.mvbench_word(answer)
+    right = letters.mvbench_word(right_letter(sample))
+    return Score(float(said == right) if answer else None, bool(answer), said)
+
+
+def _drawn(find: Callable[[str, str], str | None], drawn_from: str) -> Scorer:
+    """Make a scorer of a rule that draws one of these letters, whatever the options, if it finds none."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        found = find(answer, drawn_from)
+        right = right_letter(sample)
+        return Score(float(found == right), bool(found), found or "", 1 / len(drawn_from))
+
+    return score
+
+
+def _vsi(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score VSI-Bench: the first word of a choice, less its full stops; else the first number."""
+    if sample.truth.options:
+        said = answer.split(" ")[0].rstrip(".").strip()
+        return Score(float(said.lower() == right_letter(sample).lower()), bool(said), said)
+    found = numbers.vsi_number(answer)
+    assert sample.truth.number is not None
+    if found is None:
+        return Score(0.0, read=False)
+    return Score(numbers.vsi_mean_relative_accuracy(found, sample.truth.number))
+
+
+def _r1(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as Video-R1: the letter verbatim, or the mean relative accuracy of a number."""
+    said = (spans.tagged(answer, "answer") or "").strip() or answer.strip()
+    truth = sample.truth
+    if truth.number is None or truth.options:
+        return Score(float(said == right_letter(sample)), said=said)
+    found = numbers.r1_number(said)
+    if found is None:
+        return Score(0.0, read=False)
+    return Score(numbers.r1_mean_relative_accuracy(found, truth.number))
+
+
+def _omni(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as HumanOmniV2: the F1 of letters, yes or no, or the letter verbatim."""
+    said, truth = (spans.tagged(answer, "answer") or "").strip() or answer, sample.truth
+    if truth.labels:
+        return Score(words.omni_letters_f1(said, ",".join(truth.labels)), said=said)
+    if truth.options:
+        return Score(float(said.strip() == right_letter(sample)), said=said)
+    return Score(float(words.omni_judged(said, accepted_texts(sample)[0])), said=said)
+
+
+def _judged(rule: Callable[[str, Sample], bool | None]) -> Scorer:
+    """Make a scorer of a rule that leaves what it cannot read to a judge."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        right = rule(answer, sample)
+        return Score(float(bool(right)), right is not None)
+
+    return score
+
+
+def _right_option(sample: Sample) -> str:
+    """Return the right option with its letter: `B. a dog`."""
+    letter = right_letter(sample)
+    return f"{letter}. {texts(sample)[letter]}"
+
+
+def _matching(answer: str, sample: Sample) -> bool | None:
+    lines, right = str(sample.meta["question"]).split("\n")[1:], str(sample.meta["answer"])
+    return words.tempcompass_matching(answer, right, lines)
+
+
+def _mmvu(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what lmms-eval's rule reads of MMVU; open answers that it calls wrong go to a judge."""
+    if sample.truth.options:
+        return Score(float(words.mmvu_choice(answer, right_letter(sample), texts(sample))))
+    right = words.mmvu_open(answer, accepted_texts(sample)[0])
+    return Score(float(right), read=right)
+
+
+def _video_mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score Video-MMMU; an open answer that is empty is left out of the number."""
+    if sample.truth.options:
+        found = lmms_letter(answer, option_letters(sample))
+        return Score(float(found == right_letter(sample)), bool(found), found or "")
+    right = words.video_mmmu_open(answer, accepted_texts(sample)[0])
+    return Score(float(right) if answer else None, bool(answer))
+
+
+def _mmau(read: Callable[[str], str]) -> Scorer:
+    """Make a scorer of MMAU's own match of words."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        said, options = read(answer), texts(sample)
+        right = words.mmau_match(said, options[right_letter(sample)], [*options.values()])
+        return Score(float(right), bool(said), said)
+
+    return score
+
+
+def _daily(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = answer.strip().upper()
+    return Score(float(said == right_letter(sample)), bool(said), said)
+
+
+def _moment(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score VideoChat-R1's grounding."""
+    assert sample.truth.spans
+    found = spans.videochat_span(answer)
+    value = spans.videochat_iou(found, sample.truth.spans[0]) if found else 0.0
+    return Score(value, found is not None)
+
+
+def _letter_and_spans(answer: str, sample: Sample) -> tuple[bool, list[Span] | None]:
+    """Return whether VideoChat-R1 reads the right letter, and the spans that it reads."""
+    said, glue = spans.tagged(answer, "answer"), spans.tagged(answer, "glue")
+    right = said is not None and letters.videochat_letter(said) == right_letter(sample)
+    return right, None if glue is None else spans.glue_spans(glue)
+
+
+def _videochat_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score VideoChat-R1's grounded questions: the letter; the IoU is a part."""
+    right, found = _letter_and_spans(answer, sample)
+    iou = 0.0 if found is None else spans.covered_iou(found, sample.truth.spans or ())
+    return Score(float(right), found is not None, detail={"choice": float(right), "iou": iou})
+
+
+def _next_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score NExT-GQA: the right letter and an IoP from 0.5 on; of several spans the hull is taken."""
+    right, found = _letter_and_spans(answer, sample)
+    iou = iop = 0.0
+    if found:
+        hull = Span(min(one.start for one in found), max(one.end for one in found))
+        overlaps = [spans.next_gqa_overlap(hull, one) for one in sample.truth.spans or ()]
+        iou, iop = (max(0.0, *column) for column in zip(*overlaps, strict=True))
+    detail = {"choice": float(right), "iou": iou, "iop": iop}
+    return Score(float(right and iop >= 0.5), bool(found), detail=detail)
+
+
+def _quality(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = (spans.tagged(answer, "answer") or "").strip().lower()
+    return Score(float(said == accepted_texts(sample)[0].strip().lower()), bool(said), said)
+
+
+VIDEO_SCORERS: dict[str, Scorer] = {
+    "letter_mvbench": _mvbench,
+    "letter_long_video": letter_scorer(lambda a, s: letters.long_video_letter(a)),
+    "letter_perception": letter_scorer(lambda a, s: letters.perception_letter(a)),
+    "letter_mmau": _drawn(letters.mmau_letter, string.ascii_uppercase[:4]),
+    "letter_omni": letter_scorer(lambda a, s: letters.omni_letter(a, "ABCD")),
+    "letter_worldsense": letter_scorer(lambda a, s: letters.worldsense_letter(a, texts(s)) or "A"),
+    "letter_daily_omni": _daily,
+    "words_mmau": _mmau(str),
+    "words_r1_aqa": _mmau(words.r1_aqa_answer),
+    "vsi": _vsi,
+    "video_r1": _r1,
+    "human_omni": _omni,
+    "tempcompass": _judged(lambda a, s: words.tempcompass_choice(a, _right_option(s))),
+    "tempcompass_yes_no": _judged(lambda a, s: words.tempcompass_yes_no(a, accepted_texts(s)[0])),
+    "tempcompass_matching": _judged(_matching),
+    "mmvu": _mmvu,
+    "video_mmmu": _video_mmmu,
+    "moment_videochat": _moment,
+    "gqa_videochat": _videochat_gqa,
+    "next_gqa": _next_gqa,
+    "tagged_text": _quality,
+}
+"""Official scorers of tasks about videos and audio by name."""
+
+
+# --------------------------------------------------------------------------------------------------
+# Official scorers of single tasks, by name: see `vlmrl.benchmarking.scorers`.
+
+
+def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMMU: a letter where there are options, else an open answer."""
+    if sample.truth.options:
+        found = mmmu_letter(answer, texts(sample))
+        chance = 1 / len(option_letters(sample))
+        return Score(float(found == right_letter(sample)), bool(found), found or "", chance)
+    right = accepted_texts(sample)
+    return Score(float(open_answers.mmmu_open(answer, right[0] if len(right) == 1 else right)))
+
+
+def _equal_letter(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMMU-Pro's vision rows: the whole answer is the letter, blanks included."""
+    return Score(float(answer == right_letter(sample)))
+
+
+def _science(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = letters.science_letter(answer)
+    return Score(float(said.lower() == right_letter(sample).lower()), bool(said), said)
+
+
+def _naturalbench(answer: str, sample: Sample, frame: Frame) -> Score:
+    right = accepted_texts(sample)[0].strip()
+    words = ("A", "B") if right in ("A", "B") else ("yes", "no")
+    said = letters.naturalbench_word(answer, words)
+    return Score(float(said == (right if right in words else right.lower())), said is not None)
+
+
+def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what lmms-eval reads without its judge; the rest is wrong, so this is a lower bound."""
+    options, kind = sample.truth.options or (), str(sample.meta["answer_type"])
+    said = open_answers.mathvista_reading(answer, options, kind)
+    if said is None:
+        return Score(0.0, read=False)
+    right = accepted_texts(sample)[0]
+    precision = sample.meta.get("precision") or 0
+    assert isinstance(precision, int | float)
+    return Score(float(open_answers.mathvista_right(said, right, options, kind, precision)))
+
+
+def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = open_answers.tagged_count(answer)
+    return Score(float(said == sample.truth.number), said is not None)
+
+
+def _screen_click(sized: bool) -> Scorer:
+    """Make a scorer of a click in the box; `sized`: pixels are divided by the image's size."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        return _hit(places.screen_point(answer, _size(sample) if sized else (1.0, 1.0)), sample)
+
+    return score
+
+
+def _pyautogui(answer: str, sample: Sample, frame: Frame) -> Score:
+    return _hit(places.pyautogui_point(answer, _size(sample)), sample)
+
+
+def _hit(found: places.XY | None, sample: Sample) -> Score:
+    assert sample.truth.boxes
+    box = sample.truth.boxes[0]
+    hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
+    return Score(float(bool(hit)), found is not None)
+
+
+def _size(sample: Sample) -> places.XY:
+    width, height = sample.meta["size"]
+    return float(width), float(height)
+
+
+def _in_mask(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score the share of the points that lie in the mask, on the mask's own pixels."""
+    assert sample.truth.masks
+    mask = sample.truth.masks[0]
+    height, width = masks.raster_size([mask], frame)
+    found = places.unit_points(answer, width, height)
+    filled = coco.decode(masks.encoded(mask, (height, width)))
+    return Score(places.share_in_mask(found, filled), bool(found))
+
+
+def _corner_pairs(answer: str, sample: Sample, frame: Frame) -> Score:
+    assert sample.truth.boxes
+    found = places.corner_pairs_iou(answer, sample.truth.boxes[0].xyxy)
+    return Score(found or 0.0, found is not None)
+
+
+def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score a name; no answer at all is wrong there too, an empty one in tags would be right."""
+    right = bool(answer) and free_text.name_two_way(answer, accepted_texts(sample)[0])
+    return Score(float(right), bool(answer))
+
+
+def _equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what a judge is sure to find right: an accepted text to the letter; the rest is unread."""
+    right = answer.strip() in [one.strip() for one in accepted_texts(sample)]
+    return Score(float(right), read=right)
+
+
+def _math_verify(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as R1-V does: math-verify finds the answer equal to the truth, whatever it reads of it."""
+    library = import_extra("math_verify", "math")
+    said = library.parse(answer[:MAX_MATH])
+    right = library.parse(accepted_texts(sample)[0])
+    return Score(float(library.verify(said, right)), bool(said))
+
+
+def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
+    said = numbers.count_to_twenty(answer)
+    return Score(float(said == sample.truth.number), said is not None)
+
+
+def _tagged_rating(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as Q-Insight's reward does: the rating is less than 0.35 from the true one."""
+    said, right = numbers.tagged_rating(answer), sample.truth.number
+    assert right is not None
+    if said is None:
+        return Score(0.0, read=False)
+    return Score(float(abs(said - right) < 0.35), said=str(said), detail=(said, right))
+
+
+MAX_MATH = 20_000
+"""Characters of an answer that math-verify is given."""
+
+TASK_SCORERS: dict[str, Scorer] = {
+    "mmmu": _mmmu,
+    "letter_equal": _equal_letter,
+    "letter_mmvp": letter_scorer(lambda a, s: letters.mmvp_letter(a)),
+    "letter_visulogic": letter_scorer(lambda a, s: letters.visulogic_letter(a)),
+    "letter_geometry": letter_scorer(
+        lambda a, s: letters.geometry_letter(a, s.truth.options or ())
+    ),
+    "letter_mmbench": letter_scorer(lambda a, s: letters.mmbench_letter(a, texts(s))),
+    "letter_mmbench_judged": letter_scorer(
+        lambda a, s: letters.mmbench_letter(a, texts(s), rest=False)
+    ),
+    "letter_science": _science,
+    "letter_tagged": letter_scorer(lambda a, s: letters.tagged_letter(a)),
+    "naturalbench": _naturalbench,
+    "mathvista": _mathvista,
+    "count_tagged": _tagged_count,
+    "click_screen": _screen_click(sized=False),
+    "click_screen_sized": _screen_click(sized=True),
+    "click_pyautogui": _pyautogui,
+    "points_in_mask": _in_mask,
+    "count_to_twenty": _to_twenty,
+    "rating_tagged": _tagged_rating,
+    "box_corner_pairs": _corner_pairs,
+    "name_two_way": _name_two_way,
+    "equal_text": _equal_text,
+    "math_verify": _math_verify,
+    "letter_hr_bench": letter_scorer(lambda a, s: letters.hr_bench_letter(a, texts(s))),
+    "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
+}
+"""Official scorers of single tasks by name."""
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Compare as the metric exact_match of lmms-eval does without case and punctuation."""
+    bare = str.maketrans("", "", string.punctuation)
+    said = letters.option_start(answer).lower().translate(bare)
+    return Score(float(said == right_letter(sample).lower()), bool(said), said)
+
+
+def _yes_no(read: Callable[[str], letters.Said | None]) -> Scorer:
+    """Make a scorer of a rule that reads yes or no."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        said = read(answer)
+        right = accepted_texts(sample)[0].strip().lower().rstrip(".")
+        return Score(float(said == right), said is not None, said or "")
+
+    return score
+
+
+def _text(rule: Callable[[str, tuple[str, ...]], float]) -> Scorer:
+    """Make a scorer of a rule that compares with the accepted texts."""
+    return lambda answer, sample, frame: Score(float(rule(answer, accepted_texts(sample))))
+
+
+def _relaxed(answer: str, accepted: tuple[str, ...], harness: words.Harness) -> bool:
+    return any(words.relaxed(answer, right, harness) for right in accepted)
+
+
+def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score as lmms-eval does for RealWorldQA: a letter where the truth is one, else equal text."""
+    right = accepted_texts(sample)[0].strip()
+    if right.upper() in ("A", "B", "C", "D"):
+        said = letters.lmms_letter(answer, "ABCD")
+        return Score(float(said == right.upper()), said is not None, said or "", 0.25)
+    said = answer.lower().strip().rstrip(".")
+    return Score(float(said == right.lower()), bool(said), said)
+
+
+def _ocrbench(answer: str, sample: Sample, frame: Frame) -> Score:
+    formula = sample.meta.get("dataset") == "HME100k"
+    return Score(float(words.ocrbench(answer, accepted_texts(sample), "lmms_eval", formula)))
+
+
+def _box(harness: places.Harness) -> Scorer:
+    """Make a scorer of Acc@0.5 of the first box."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        assert sample.truth.boxes
+        found = places.refcoco_box(answer, frame, harness)
+        overlap = places.raw_iou(found or (0.0, 0.0, 0.0, 0.0), sample.truth.boxes[0].xyxy)
+        return Score(float(overlap >= 0.5), found is not None)
+
+    return score
+
+
+def _click(harness: places.Harness) -> Scorer:
+    """Make a scorer of a click in the box."""
+
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        assert sample.truth.boxes
+        return Score(float(places.screenspot_hit(answer, sample.truth.boxes[0], frame, harness)))
+
+    return score
+
+
+def _span(answer: str, sample: Sample, frame: Frame) -> Score:
+    assert sample.truth.spans
+    found = spans.charades_span(answer)
+    return Score(spans.hull_iou(found, sample.truth.spans[0]) if found else 0.0, found is not None)
+
+
+def _boxes_odinw(answer: str, sample: Sample, frame: Frame) -> Score:
+    detail, share = odinw_row(answer, sample, frame)
+    return Score(share, bool(detail.found_labels), detail=detail)
+
+
+def _boxes_listed(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score with the F1 at IoU 0.5 of one image; COCOeval and LVISEval rank the boxes of all."""
+    detail = listed_boxes(answer, sample, frame)
+    hits, found, right = detail.hits_found_right()
+    value = 2 * hits / (found + right) if found + right else 1.0
+    return Score(value, bool(detail.found_labels), detail=detail)
+
+
+SCORERS: dict[str, Scorer] = {
+    "letter_lmms": letter_scorer(lambda a, s: letters.lmms_letter(a, option_letters(s))),
+    "letter_mmmu": letter_scorer(lambda a, s: letters.mmmu_letter(a, texts(s))),
+    "letter_vlmeval": letter_scorer(lambda a, s: letters.vlmeval_letter(a, texts(s))),
+    "letter_blink": letter_scorer(lambda a, s: letters.blink_letter(a, option_letters(s))),
+    "letter_cv_bench": letter_scorer(lambda a, s: letters.cv_bench_letter(a)),
+    "letter_vstar": letter_scorer(lambda a, s: letters.vstar_letter(a)),
+    "letter_first": letter_scorer(lambda a, s: letters.first_letter(a)),
+    "letter_start": _letter_start,
+    "real_world": _real_world,
+    "yes_no_exact": _yes_no(letters.yes_no_exact),
+    "yes_no_prefix": _yes_no(letters.yes_no_prefix),
+    "yes_no_words": _yes_no(letters.yes_no_words),
+    "anls": _text(words.anls),
+    "relaxed_lmms": _text(lambda a, right: _relaxed(a, right, "lmms_eval")),
+    "relaxed_vlmeval": _text(lambda a, right: _relaxed(a, right, "vlmevalkit")),
+    "vqa_lmms": _text(lambda a, right: words.vqa_accuracy(a, right, "lmms_eval")),
+    "vqa_vlmeval": _text(lambda a, right: words.vqa_accuracy(a, right, "vlmevalkit")),
+    "substring": _text(words.substring),
+    "ocrbench_lmms": _ocrbench,
+    "count_word": _text(lambda a, right: numbers.count_word(a, right[0])),
+    "count_first": _text(lambda a, right: numbers.count_first(a, right[0])),
+    "box_lmms": _box("lmms_eval"),
+    "box_vlmeval": _box("vlmevalkit"),
+    "click_lmms": _click("lmms_eval"),
+    "click_vlmeval": _click("vlmevalkit"),
+    "span_iou": _span,
+    "boxes_odinw": _boxes_odinw,
+    "boxes_listed": _boxes_listed,
+    **TASK_SCORERS,
+    **VIDEO_SCORERS,
+}
+"""Official scorers by name."""

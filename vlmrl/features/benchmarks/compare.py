@@ -1,0 +1,340 @@
+"""`vlmrl compare`: is this model better than that one, on the same rows?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vlmrl import plugins
+from vlmrl.benchmarking.base import Known
+from vlmrl.benchmarking.scoring import Figure, Stored, find_results
+from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.compare_page import lay_out, say_difference, write_page
+from vlmrl.features.benchmarks.comparison import Contrast, Difference, by_benchmark, compare
+from vlmrl.features.benchmarks.tables import known_lines, make_table
+from vlmrl.system import files
+
+# --------------------------------------------------------------------------------------------------
+# pass@k of several models on one axis, from what `vlmrl eval --benchmark --samples K` stored.
+
+
+WIDTH, HEIGHT = 460, 230
+"""Size of a drawing in units of its SVG."""
+LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 24
+"""Margins around its axes."""
+DODGE = 4
+"""Distance between the intervals of two models at the same k, SVG units."""
+COLOURS = 8
+"""Number of colours in style.css."""
+MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the upright axis."""
+
+Arms = Mapping[str, Sequence[Mapping[str, Stored]]]
+"""By the name of an arm, the results of its seeds by benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCurves:
+    """pass@k on one benchmark: by the name of a model (and its seed), the figure of each k.
+
+    Each interval is that of the model alone, clusters drawn whole.
+    """
+
+    benchmark: str
+    curves: Mapping[str, Mapping[int, Figure]]
+
+    @property
+    def ks(self) -> list[int]:
+        """Return every k of any curve, rising."""
+        return sorted({k for figures in self.curves.values() for k in figures})
+
+
+def find_passes(arms: Arms, benchmarks: Sequence[str]) -> Iterator[PassCurves]:
+    """Yield the curves of each benchmark on which every arm was sampled."""
+    for benchmark in benchmarks:
+        curves = _curves(arms, benchmark)
+        if all(curves.values()):
+            yield PassCurves(benchmark, {n: c for some in curves.values() for n, c in some.items()})
+
+
+def lacking_passes(arms: Arms, benchmarks: Sequence[str]) -> Iterator[str]:
+    """Yield a line on each benchmark on which only some of the arms were sampled."""
+    for benchmark in benchmarks:
+        curves = _curves(arms, benchmark)
+        lacking = [name for name, some in curves.items() if not some]
+        if lacking and any(curves.values()):
+            yield (
+                f"{benchmark}: no pass@k curves, because {', '.join(lacking)} has none: add "
+                "`--samples` to its `vlmrl eval`"
+            )
+
+
+def tabulate_passes(passes: PassCurves) -> Any:
+    """Return the curves as a table for the terminal, a line for each k."""
+    table = make_table(f"{passes.benchmark}: pass@", *passes.curves)
+    for k in passes.ks:
+        told = (_told(figures.get(k)) for figures in passes.curves.values())
+        table.add_row(str(k), *told)
+    return table
+
+
+def draw_passes(passes: PassCurves) -> dict[str, Any]:
+    """Lay out the curves for the page: pass@k from 0 to 1 over k, each doubling of k as far as the next."""
+    ks, count = passes.ks, len(passes.curves)
+    reach = max(1.0, math.log2(ks[-1]))
+
+    def across(k: int) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log2(k) / reach
+
+    def up(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value
+
+    curves = []
+    for number, (name, figures) in enumerate(passes.curves.items()):
+        shift = (number - (count - 1) / 2) * DODGE
+        points = [
+            [round(n, 1) for n in (across(k) + shift, up(f.value), up(f.low), up(f.high))]
+            for k, f in sorted(figures.items())
+        ]
+        line = " ".join(f"{x},{y}" for x, y, _, _ in points)
+        last = max(figures)
+        told = f"pass@{last} {_told(figures[last])}"
+        colour = number % COLOURS
+        curves.append(
+            {"name": name, "colour": colour, "points": points, "line": line, "last": told}
+        )
+    return {
+        "title": f"{passes.benchmark}: pass@k",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "across": [(round(across(k), 1), str(k)) for k in ks],
+        "up": [(round(up(value), 1), f"{value:.0%}") for value in MARKS],
+        "curves": curves,
+    }
+
+
+def _curves(arms: Arms, benchmark: str) -> dict[str, dict[str, Mapping[int, Figure]]]:
+    """Return by arm the curves of its sampled seeds, each under a name of its own."""
+    return {
+        name: {
+            name if len(seeds) == 1 else f"{name}, {number}": seed[benchmark].passes
+            for number, seed in enumerate(seeds, 1)
+            if seed[benchmark].passes
+        }
+        for name, seeds in arms.items()
+    }
+
+
+def _told(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    return f"{100 * figure.value:.1f} [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+SCALE = {"fraction": 100.0, "percent": 100.0, "sum": 1.0}
+"""By the unit of a number: what makes points of it."""
+ASKED_ALIKE = (
+    "ask", "template", "decoding", "max_tokens", "engine", "space", "pixels", "judge", "versions",
+)  # fmt: skip
+"""Keys of a manifest in which results that are compared had better not differ."""
+
+
+@dataclass(frozen=True)
+class ArmComparison:
+    """Two arms by name, on every benchmark that they share."""
+
+    first: str
+    second: str
+    contrasts: tuple[Contrast, ...]
+    asked_otherwise: tuple[str, ...]
+    """What differs between their manifests besides the weights."""
+    notes: tuple[str, ...]
+    """What is to be said of pass@k that one lacks, and of official numbers: no judge, or by which one."""
+    passes: tuple[PassCurves, ...] = ()
+    """pass@k of both, where both were sampled."""
+
+
+def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
+    """Compare every arm with the first; an arm is a folder of results, or several with commas between.
+
+    Raises:
+        UserError: fewer than two arms, a folder without results, or results of other rows.
+    """
+    if len(arms) < 2:
+        raise UserError("vlmrl compare: expected at least two results, got one")
+    stored = [[find_results(Path(folder)) for folder in arm.split(",")] for arm in arms]
+    names = _names(arms)
+    results = [[{n: s.result for n, s in seed.items()} for seed in arm] for arm in stored]
+    comparisons = []
+    for i in range(1, len(arms)):
+        shared = by_benchmark([results[0], results[i]])
+        found = tuple(
+            replace(compare(first, second), benchmark=name) for name, (first, second) in shared
+        )
+        everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
+        noted = {f"{s.result.benchmark}: official: {s.result.note}": s.result for s in everything}
+        both, on = {names[0]: stored[0], names[i]: stored[i]}, [name for name, _ in shared]
+        notes = (
+            *(line for line, result in noted.items() if result.note),
+            *lacking_passes(both, on),
+        )
+        differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
+        comparisons.append(ArmComparison(names[0], names[i], found, differing, notes, passes))
+    return comparisons
+
+
+def conclude(comparison: ArmComparison, number: str | None = None) -> str:
+    """Answer the reader's question in a sentence, by the first number of each benchmark or this one."""
+    better: dict[str, list[str]] = {"better": [], "worse": [], "unclear": []}
+    for contrast in comparison.contrasts:
+        main = contrast.main if number is None else _overall(contrast, number)
+        if main.verdict == "unclear":
+            better["unclear"].append(contrast.benchmark)
+        else:
+            scale = SCALE[contrast.unit] * (1 if main.verdict == "better" else -1)
+            low, high = sorted((scale * main.low, scale * main.high))
+            points = f"{scale * main.value:.1f} points [{low:.1f}, {high:.1f}]"
+            better[main.verdict].append(f"on {contrast.benchmark} by {points}")
+    parts = [
+        f"{comparison.second} is {verdict} than {comparison.first} {' and '.join(better[verdict])}"
+        for verdict in ("better", "worse")
+        if better[verdict]
+    ]
+    if better["unclear"]:
+        parts.append(f"no difference can be told on {', '.join(better['unclear'])}")
+    return "; ".join(parts) + "."
+
+
+def print_comparisons(comparisons: Sequence[ArmComparison]) -> None:
+    """Print the answers first, then a table of each benchmark."""
+    console = Console()
+    for one in comparisons:
+        console.print(conclude(one), soft_wrap=True, highlight=False)
+    for one in comparisons:
+        for line in _cautions(one):
+            console.print(line, soft_wrap=True, highlight=False)
+        for contrast in one.contrasts:
+            console.print(_table(one, contrast))
+            for line in known_lines(contrast.benchmark):
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
+        for passes in one.passes:
+            console.print(tabulate_passes(passes))
+    console.print(
+        "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
+    )
+    if any(one.passes for one in comparisons):
+        console.print("Of pass@k: intervals of each model alone, clusters drawn whole.")
+
+
+def write_comparisons(comparisons: Sequence[ArmComparison], folder: Path) -> None:
+    """Write `comparison.json` and the offline page `comparison.html`."""
+    content = [{"conclusion": conclude(one), **_as_json(one)} for one in comparisons]
+    files.write_json(folder / "comparison.json", {"comparisons": content})
+    tables = [
+        lay_out(
+            *(one.first, one.second, contrast, SCALE[contrast.unit]),
+            list(known_lines(contrast.benchmark)),
+        )
+        for one in comparisons
+        for contrast in one.contrasts
+    ]
+    title = f"{', '.join(one.second for one in comparisons)} against {comparisons[0].first}"
+    cautions = [line for one in comparisons for line in _cautions(one)]
+    drawings = [draw_passes(passes) for one in comparisons for passes in one.passes]
+    conclusions = list(map(conclude, comparisons))
+    write_page(folder / "comparison.html", title, conclusions, cautions, tables, drawings)
+
+
+def known_values(benchmark: str) -> tuple[Known, ...]:
+    """Return the published values of a benchmark."""
+    return tuple(plugins.load("benchmark", benchmark.partition(":")[0]).known)
+
+
+def _as_json(comparison: ArmComparison) -> dict[str, Any]:
+    contrasts = []
+    for contrast in comparison.contrasts:
+        found = asdict(contrast)
+        found["differences"] = [
+            {
+                **asdict(d),
+                "verdict": d.verdict,
+                **({} if d.bounded else {"low": None, "high": None}),
+            }
+            for d in contrast.differences
+        ]
+        found["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
+        contrasts.append(found)
+    return {**asdict(comparison), "contrasts": contrasts}
+
+
+def _overall(contrast: Contrast, number: str) -> Difference:
+    return next(d for d in contrast.differences if d.number == number and not d.column)
+
+
+def _cautions(comparison: ArmComparison) -> Iterator[str]:
+    """Yield what a reader should know before the tables."""
+    strict = conclude(comparison, "strict")
+    turned = [c for c in comparison.contrasts if c.main.verdict != _overall(c, "strict").verdict]
+    if turned:
+        yield f"By the strict number: {strict}"
+    if comparison.asked_otherwise:
+        yield f"The results differ not only in the model: {'; '.join(comparison.asked_otherwise)}"
+    yield from comparison.notes
+    for contrast in comparison.contrasts:
+        if not contrast.main.bounded:
+            yield f"{contrast.benchmark}: all rows are of one cluster, from which no interval can be had"
+        if contrast.faulted:
+            yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"
+
+
+def _table(comparison: ArmComparison, contrast: Contrast) -> Any:
+    name = f"{contrast.benchmark} ({contrast.protocol})"
+    table = make_table(name, "n", comparison.first, comparison.second, "difference", "")
+    scale = SCALE[contrast.unit]
+    for one in contrast.differences:
+        within = f"  {one.column} {one.group}" if one.column else ""
+        factor = 100.0 if one.column else scale
+        values = [f"{factor * number:.1f}" for number in (one.first, one.second)]
+        verdict = "" if one.verdict == "unclear" else one.verdict
+        table.add_row(
+            one.number + within, str(one.count), *values, say_difference(one, factor), verdict
+        )
+    moved = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
+    table.caption = moved
+    return table
+
+
+def _names(arms: Sequence[str]) -> list[str]:
+    """Return the shortest ends of the folders' paths that tell the arms apart."""
+    paths = [Path(arm.split(",")[0]).parts for arm in arms]
+    while len({path[-1] for path in paths}) == 1 and min(map(len, paths)) > 1:
+        paths = [path[:-1] for path in paths]
+    seeds = [arm.count(",") + 1 for arm in arms]
+    return [
+        path[-1] + (f" ({count} seeds)" if count > 1 else "")
+        for path, count in zip(paths, seeds, strict=True)
+    ]
+
+
+def _differing(stored: Sequence[Stored]) -> Iterator[str]:
+    """Yield the keys of the manifests, besides the model, in which results of a benchmark differ."""
+    for key in ASKED_ALIKE:
+        found: dict[str, list[str]] = {}
+        for one in stored:
+            values = found.setdefault(one.manifest.get("benchmark", one.result.benchmark), [])
+            value = str(one.manifest.get(key))
+            values += [value] if value not in values else []
+        for benchmark, values in found.items():
+            if len(values) > 1:
+                yield f"{key} on {benchmark}: " + " and ".join(value[:80] for value in values)
+                break

@@ -1,0 +1,101 @@
+"""`vlmrl eval --benchmark`: public benchmarks, resumable, with the official and the strict number.
+
+In the output folder each benchmark has a folder of its own: `answers.jsonl`, one line a row, written
+as they come; then `result.json` with the manifest, and `rows.csv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from vlmrl.answers.templates import Template
+from vlmrl.assemble.trained_run import run_of
+from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
+from vlmrl.config import Config, ModelConfig, TurnsConfig
+from vlmrl.data.files.rows import RowsView
+from vlmrl.data.source import Source, read_template
+from vlmrl.errors import UserError
+from vlmrl.features.benchmarks.controls import NO_THINK, controlled
+from vlmrl.features.benchmarks.export import check_export, export_answers
+from vlmrl.features.benchmarks.judge import check_judge
+from vlmrl.features.benchmarks.session import EvaluatedBenchmark, Plan, Session, build_engine
+from vlmrl.features.benchmarks.tables import sum_up
+from vlmrl.media.access import Access
+from vlmrl.models.loading import load_model
+from vlmrl.policy.policy import Policy
+from vlmrl.runs.output.outputs import Output
+from vlmrl.runs.run_log import SILENT
+
+MAX_LENGTH = 32768
+"""Longest rollout of several turns of a model without a run, in tokens: benchmarks have large images."""
+
+
+def evaluate_benchmarks(
+    model: str, names: Sequence[str], plan: Plan, output: Output = SILENT
+) -> list[EvaluatedBenchmark]:
+    """Evaluate a checkpoint folder, a run folder or a hub name on benchmarks, greedily.
+
+    Completions of a run's model are split by that run's template, others are an answer as a whole.
+
+    Rows that `answers.jsonl` in the output folder holds already are not asked again. `output` says how far it
+    is, and each result as soon as it is there.
+
+    Raises:
+        UserError: no such benchmark, protocol or data; a wrong number of rows; answers in the
+            output folder that were given under other circumstances.
+    """
+    run, folder = run_of(model)
+    template = read_template(run.data.train[0]) if run else None
+    folders = [plan.data_root / name.partition(":")[0] for name in names]
+    opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
+    for benchmark in opened if plan.export else ():
+        check_export(str(plan.export), benchmark, plan.protocol)
+    if plan.judge:
+        check_judge(plan.judge, opened, plan.protocol)
+    sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
+    for source in sources:
+        for control in plan.controls:
+            controlled(source, control)  # refused before the model is loaded
+    settings = ModelConfig(path=folder)
+    with output.doing(f"loading model {folder}"):
+        policy = Policy(*load_model(settings), settings)
+    turns = _turns(run, plan)
+    results = []
+    with ExitStack() as stack:
+        chosen = build_engine(plan, sources, turns)
+        with output.doing(f"starting engine {plan.engine.name}"):
+            engine = chosen.start(policy)
+        stack.callback(engine.close)
+        for benchmark, source in zip(opened, sources, strict=True):
+            session = Session(engine, policy, plan, folder, output, turns)
+            result = session.evaluate(benchmark, source)
+            if plan.export:
+                export_answers(plan.export, plan.out / plan.export, source, result)
+            results.append(session.with_controls(benchmark, source, result))
+            output.say(sum_up(results[-1], plan.out / source.name))
+    return results
+
+
+def _turns(run: Config | None, plan: Plan) -> TurnsConfig | None:
+    """Return the limits of several turns where the plan has tools: the run's, if there is one."""
+    if not plan.tools:
+        return None
+    if NO_THINK in plan.controls:
+        raise UserError(f"vlmrl eval --control {NO_THINK}: expected no --tools")
+    return run.last.rollout.turns if run else TurnsConfig(max_length=MAX_LENGTH)
+
+
+def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template | None) -> Source:
+    """Open the rows of a benchmark and count them; without a run's template they have the prompt's."""
+    card = BenchmarkCard(benchmark, plan.protocol)
+    template = template or (card.official.template if card.official else "answer_only")
+    rows = card.rows(benchmark.split)
+    if rows.published != benchmark.count and plan.limit is None:
+        raise UserError(
+            f"benchmark {name!r}: expected {benchmark.count} rows in split {benchmark.split!r}, got "
+            f"{rows.published} in {benchmark.path}; --limit N evaluates the first N whatever there is"
+        )
+    kept = RowsView(rows, range(min(plan.limit, len(rows)))) if plan.limit else rows
+    access = Access(root=card.media_root())
+    return Source(name, card, benchmark.split, kept, template=template, access=access)

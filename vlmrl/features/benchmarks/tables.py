@@ -1,0 +1,272 @@
+"""The results of benchmarks as tables in the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from vlmrl import plugins
+from vlmrl.benchmarking.scoring import Figure, Result, RowScore
+from vlmrl.features.benchmarks.session import EvaluatedBenchmark
+from vlmrl.runs.output.events import Benchmarked
+from vlmrl.runs.output.outputs import Output
+from vlmrl.system.files import write_bytes
+
+# --------------------------------------------------------------------------------------------------
+# How well the confidences that answers state agree with how often they are right.
+
+
+BINS = 10
+RIGHT = 0.5
+"""An answer is right when its strict score is at least this."""
+_STATED = re.compile(r"<confidence>\s{0,9}([0-9]{1,3}(?:\.[0-9]{1,9})?)\s?(%?)\s{0,9}</confidence>")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Over `count` answers: the expected calibration error and the Brier score, both in [0, 1]."""
+
+    count: int
+    error: float
+    brier: float
+
+
+def calibrate(rows: Sequence[RowScore]) -> Calibration | None:
+    """Return the calibration of the last `<confidence>0.9</confidence>` (or `90%`) of each answer.
+
+    Answers without one, or with one outside [0, 1], are left out; None if that is all.
+
+    Source: Guo et al. 2017, arXiv 1706.04599, eq. 3, ten bins of equal width; Brier 1950.
+    """
+    stated = [
+        (_stated(row.text), float(row.strict >= RIGHT)) for row in rows if row.strict is not None
+    ]
+    pairs = [(confidence, right) for confidence, right in stated if confidence is not None]
+    if not pairs:
+        return None
+    confidence, right = np.array(pairs, float).T
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(bins, right - confidence, BINS)
+    brier = float(np.mean((confidence - right) ** 2))
+    return Calibration(len(pairs), float(np.abs(gaps).sum() / len(pairs)), brier)
+
+
+def _stated(text: str) -> float | None:
+    found = _STATED.findall(text)
+    if not found:
+        return None
+    value = float(found[-1][0]) / (100 if found[-1][1] else 1)
+    return value if value <= 1 else None
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
+"""By the unit of a number: its factor, and its digits."""
+
+
+def sum_up(each: EvaluatedBenchmark, folder: Path) -> Benchmarked:
+    """Return what is said of a benchmark's result, which its folder holds."""
+    one = each.result
+    shown = dict(zip(("official", "strict"), show(one, one.figures), strict=True))
+    return Benchmarked(
+        benchmark=one.benchmark,
+        protocol=one.protocol,
+        rows=len(one.rows),
+        figures=_as_numbers(one.figures),
+        unit=one.unit,
+        shown=shown,
+        lower_bound=one.lower_bound,
+        unread=one.unread,
+        truncated=one.truncated,
+        disagreeing=one.disagreeing,
+        controls={name: _as_numbers(found.figures) for name, found in each.controls.items()},
+        pass_at_k=_as_numbers(each.pass_at_k),
+        notes=[*extra_lines(each)],
+        folder=folder,
+    )
+
+
+def _as_numbers(figures: Mapping[str, Figure]) -> dict[str, dict[str, float]]:
+    return {name: asdict(figure) for name, figure in figures.items()}
+
+
+def show_results(evaluated: Sequence[EvaluatedBenchmark], output: Output) -> None:
+    """Show a table of the results with their controls, and one of each benchmark's groups."""
+    table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
+    results = [each.result for each in evaluated]
+    for each in evaluated:
+        for name, one in {"": each.result, **each.controls}.items():
+            shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
+            called = f"  {name}" if name else one.benchmark
+            table.add_row(called, str(len(one.rows)), *show(one, one.figures), *shares)
+            for more, figures in other_numbers(one):
+                table.add_row(f"  {more}", str(len(one.rows)), *show(one, figures))
+    output.show(table)
+    for each in evaluated:
+        output.show(*known_lines(each.result.benchmark))
+    for one in results:
+        for column, values in one.groups.items():
+            groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
+            for value, figures in values.items():
+                count = str(max(figure.count for figure in figures.values()))
+                groups.add_row(value, count, *show(one, figures, within=True))
+            output.show(groups)
+    asked = ", ".join(sorted({one.protocol for one in results}))
+    output.show(
+        f"Asked and scored as {asked}. In brackets: 95 % intervals, clusters drawn whole. unread: no "
+        "answer by the official rule; cut: at the limit of tokens; disagree: rows to look at."
+    )
+
+
+def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
+    """Yield what the official number lacks, calls, the best constant answers, pass@k, the calibration."""
+    name, rows = each.result.benchmark, each.result.rows
+    if called := [row.strict or 0.0 for row in rows if "calls" in row.details]:
+        others = [row.strict or 0.0 for row in rows if "calls" not in row.details]
+        apart = f", {sum(others) / len(others):.3f} elsewhere" if others else ""
+        share = f"{len(called)} of {len(rows)} rows"
+        yield f"{name}: tools were called on {share}: strict {sum(called) / len(called):.3f} there{apart}"
+    for control, one in {"": each.result, **each.controls}.items():
+        if one.note:
+            yield f"{name}{f', {control}' if control else ''}: official: {one.note}"
+    for best in each.constants:
+        shown = f"{_scaled(each.result, best.value)} by {best.number}"
+        yield f"{name}: the best constant answer, {best.answer!r}, has {shown}"
+    for k, figure in each.pass_at_k.items():
+        yield f"{name}: pass@{k} {figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+    if (shared := each.overlap) is not None:
+        yield (
+            f"{name}: of {shared.rows} rows {len(shared.images)} share an image with the training data, "
+            f"{len(shared.texts)} eight words in a row"
+        )
+    if (found := calibrate(each.result.rows)) is not None:
+        yield (
+            f"{name}: {found.count} answers state a confidence: calibration error {found.error:.3f}, "
+            f"Brier score {found.brier:.3f}"
+        )
+
+
+def known_lines(benchmark: str) -> Iterator[str]:
+    """Yield the published values of a benchmark, each with its protocol and where it stands."""
+    for known in plugins.load("benchmark", benchmark.partition(":")[0]).known:
+        yield (
+            f"{benchmark}: published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
+        )
+
+
+def plain_truth(stored: str) -> str:
+    """Return a row's stored truth without the marks of JSON; one that was cut as it is."""
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        return stored
+    if isinstance(accepted := found.get("text"), list):
+        found["text"] = " or ".join(map(str, accepted))
+    said = {key: _plain(value) for key, value in found.items()}
+    alone = len(said) == 1
+    return "; ".join(text if alone else f"{key}: {text}" for key, text in said.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_plain(one)}" for key, one in value.items())
+    if isinstance(value, list):
+        nested = any(isinstance(one, list | Mapping) for one in value)
+        return ("; " if nested else ", ").join(map(_plain, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def make_table(*columns: str) -> Table:
+    """Return an empty table with these columns; where there is little room the first one is broken."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=bool(table.columns), overflow="fold")
+    return table
+
+
+def other_numbers(result: Result) -> Iterator[tuple[str, Mapping[str, Figure]]]:
+    """Yield the further numbers of a benchmark, each with the official and the strict figure."""
+    found: dict[str, dict[str, Figure]] = {}
+    for number, figure in result.figures.items():
+        kind, _, name = number.partition(" ")
+        if name:
+            found.setdefault(name, {})[kind] = figure
+    yield from found.items()
+
+
+def _scaled(result: Result, value: float, within: bool = False) -> str:
+    # Of a benchmark whose number is a sum, a group's is a mean.
+    scale, digits = SCALES["fraction" if within and result.unit == "sum" else result.unit]
+    return f"{scale * value:.{digits}f}"
+
+
+def show(result: Result, figures: Mapping[str, Figure], within: bool = False) -> Iterator[str]:
+    """Yield the official and the strict number with their intervals, as the harness prints them.
+
+    `within` says that the figures are those of a group of rows.
+
+    An official number that is a lower bound begins with `≥`.
+    """
+    for name in ("official", "strict"):
+        if found := figures.get(name):
+            numbers = (found.value, found.low, found.high)
+            value, low, high = (_scaled(result, number, within) for number in numbers)
+            bound = "≥ " if result.lower_bound and name == "official" else ""
+            yield f"{bound}{value} [{low}, {high}]"
+        else:
+            yield "-"
+
+
+# --------------------------------------------------------------------------------------------------
+# The results of benchmarks as one table for a spreadsheet (CSV) and one for a paper (LaTeX).
+
+
+COLUMNS = (
+    "benchmark", "control", "group", "number", "value", "low", "high", "rows", "protocol", "note",
+)  # fmt: skip
+ESCAPED = str.maketrans({**{c: f"\\{c}" for c in "&%$#_{}"}, "≥": r"$\geq$"})
+
+
+def write_tables(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> None:
+    """Write `results.csv`, one line a number and group as a fraction, and `results.tex` as printed."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(COLUMNS)
+    table.writerows(_lines(evaluated))
+    write_bytes(out / "results.csv", text.getvalue().encode("utf-8", "replace"))
+    write_bytes(out / "results.tex", _latex(evaluated).encode("utf-8", "replace"))
+
+
+def _lines(evaluated: Sequence[EvaluatedBenchmark]) -> Iterator[tuple[str | float | int, ...]]:
+    for each in evaluated:
+        for control, one in {"": each.result, **each.controls}.items():
+            groups = {f"{c} {v}": f for c, some in one.groups.items() for v, f in some.items()}
+            for group, figures in {"": one.figures, **groups}.items():
+                for number, figure in figures.items():
+                    found = (figure.value, figure.low, figure.high, figure.count)
+                    note = one.note if number.startswith("official") else ""
+                    yield (one.benchmark, control, group, number, *found, one.protocol, note)
+
+
+def _latex(evaluated: Sequence[EvaluatedBenchmark]) -> str:
+    """Return a tabular for the package booktabs, with intervals in brackets."""
+    lines = [r"\begin{tabular}{lrll}", r"\toprule"]
+    lines += [r"benchmark & rows & official & strict \\", r"\midrule"]
+    for each in evaluated:
+        for control, one in {"": each.result, **each.controls}.items():
+            name = f"{one.benchmark}, {control}" if control else one.benchmark
+            cells = (name, str(len(one.rows)), *show(one, one.figures))
+            lines.append(" & ".join(cell.translate(ESCAPED) for cell in cells) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

@@ -1,0 +1,290 @@
+"""`vlmrl data check`, `explain`, `fetch` and `list`: rows as training would see them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from vlmrl.arguments import ConfigName, Data, MediaRoot, Options, Overrides
+from vlmrl.errors import FAILED, UserError
+
+if TYPE_CHECKING:
+    from vlmrl.data.source import Source
+    from vlmrl.schema import Sample, Space
+
+
+# --------------------------------------------------------------------------------------------------
+# `vlmrl list`: the parts that a config can name.
+
+
+KINDS = {
+    "verifiers": "verifier",
+    "cards": "card",
+    "layouts": "layout",
+    "benchmarks": "benchmark",
+    "truths": "truth",
+    "families": "family",
+    "algorithms": "algorithm",
+    "engines": "engine",
+    "trackers": "tracker",
+    "samplers": "sampler",
+    "strategies": "strategy",
+    "tools": "tool",
+    "environments": "environment",
+}
+"""What one writes after `vlmrl list` -> the kind of part."""
+
+Listed = Literal[
+    "verifiers",
+    "cards",
+    "layouts",
+    "benchmarks",
+    "truths",
+    "families",
+    "algorithms",
+    "engines",
+    "trackers",
+    "samplers",
+    "strategies",
+    "tools",
+    "environments",
+    "configs",
+]
+
+
+def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> None:
+    """List what a config can name, with options, their types and their defaults.
+
+    A truth is a kind of ground truth, such as boxes: how a row states it. It is a key of a row's
+    `truth`, and a verifier names the kinds that it needs.
+
+    - `vlmrl list verifiers`
+    - `vlmrl list truths`
+    - `vlmrl list configs`
+    """
+    from vlmrl.features.check import list_parts
+
+    if what == "configs":
+        print("\n".join(list_parts.describe_configs()))
+    else:
+        print("\n".join(list_parts.describe(KINDS[what])))
+
+
+# --------------------------------------------------------------------------------------------------
+# `vlmrl doctor`: examine a config before running it.
+
+
+def doctor(config: ConfigName, overrides: Overrides = None) -> None:
+    """Examine a config before running it: data, processor, verifiers, model, engine, memory.
+
+    Sends a real batch through everything and prints a verdict for each check; exit code 1 if one
+    fails. Writes nothing.
+
+    - `vlmrl doctor quickstart`
+    - `vlmrl doctor my.yaml engine=vllm`
+    """
+    from vlmrl.features.check.doctor import examine
+
+    failed = False
+    for finding in examine(config, overrides or ()):
+        print(finding, flush=True)
+        failed |= finding.verdict == "FAIL"
+    raise typer.Exit(FAILED if failed else 0)
+
+
+# --------------------------------------------------------------------------------------------------
+# `vlmrl config`: show, check and describe configs.
+
+
+def show(config: ConfigName, overrides: Overrides = None) -> None:
+    """Print the whole config as it will run, defaults included, as JSON.
+
+    - `vlmrl config show quickstart rollout.group_size=16`
+    """
+    from vlmrl.config import load
+
+    print(load(config, overrides or ()).model_dump_json(indent=2))
+
+
+def validate(config: ConfigName, overrides: Overrides = None) -> None:
+    """Check every key, value, name, option and path of a config, without loading data or a model.
+
+    Says how many questions a batch of rollouts asks of each of `models` at most.
+
+    - `vlmrl config validate my.yaml`
+    """
+    gc.disable()  # imports leave nothing to collect: a tenth of the time
+    try:
+        from vlmrl.assemble.validate import describe_questions, load_valid
+
+        lines = [*describe_questions(load_valid(config, overrides or ()))]
+    finally:
+        gc.enable()
+    print(f"{config}: valid", *lines, sep="\n")
+
+
+def schema() -> None:
+    """Print the JSON schema of configs, for editors.
+
+    - `vlmrl config schema > schema.json`, then `# yaml-language-server: $schema=schema.json` as the
+      first line of your YAML file
+    """
+    from vlmrl.config import schema
+
+    print(schema())
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+def check(
+    data: Data,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="JSONL file with a line for every row.")] = None,
+    model: Annotated[str | None, typer.Option(help="Count prompt tokens for this model.")] = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Offline page of rows, the truth drawn, bad ones first.")
+    ] = None,
+    media_root: MediaRoot = None,
+    option: Options = None,
+) -> None:
+    """Load and decode every row as training would; exit code 1 if any is bad.
+
+    - `vlmrl data check my.yaml data.train.0.split=val` checks all sources of a config
+    - `vlmrl data check my.jsonl --out report.jsonl --images rows.html`
+    - `vlmrl data check shapes:val -o task=counting`
+    """
+    from vlmrl.features.check.data_check import check_and_print
+
+    sources = _open_sources(data, overrides, option, media_root)
+    make = None
+    if model:
+        from vlmrl.assemble.prompts import build_prompt_maker
+        from vlmrl.assemble.sources import with_audio
+        from vlmrl.config import ModelConfig
+        from vlmrl.models.loading import load_model
+        from vlmrl.policy.policy import Policy
+
+        settings = ModelConfig(path=model)
+        policy = Policy(*load_model(settings), settings)
+        make, sources = build_prompt_maker(policy, {}, {}), with_audio(sources, policy.family)
+    see, lines, sheet = None, [], None
+    if images:
+        from vlmrl.features.check.contact_sheet import ContactSheet
+
+        sheet = ContactSheet()
+        see = sheet.add
+
+    def say(line: str) -> None:
+        print(line)
+        lines.append(line)
+
+    bad = check_and_print(sources, out, make, see, say)
+    if sheet and images:
+        print(sheet.write(images, lines))
+    raise typer.Exit(FAILED if bad else 0)
+
+
+def explain(
+    data: Data,
+    overrides: Overrides = None,
+    row: Annotated[int, typer.Option(min=0, help="Which row, from 0.")] = 0,
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint whose chat template writes the whole prompt.")
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="File for the row's image with the truth drawn on it.")
+    ] = None,
+    media_root: MediaRoot = None,
+    option: Options = None,
+) -> None:
+    """Show what data are taken for, and one row as training sees it: prompt, truth, every box in every space.
+
+    - `vlmrl data explain my.jsonl --row 7 --image row7.png`
+    - `vlmrl data explain annotations.json --model Qwen/Qwen2.5-VL-3B-Instruct`
+    """
+    from vlmrl.features.check.data_check import explain
+
+    source = _open_sources(data, overrides, option, media_root)[0]
+    ask, render = _asking(data, overrides), None
+    if model:
+        from vlmrl.models.loading import load_processor
+
+        processor, family = load_processor(model)
+
+        def render(sample: Sample) -> str:
+            return family.render(processor, sample, ask(sample, family.space))
+
+    print(explain(source, row, ask, render))
+    if image:
+        from vlmrl.features.check.contact_sheet import write_truth_image
+
+        print(write_truth_image(source, row, image))
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="Name of a folder of examples/data.")],
+    archive: Annotated[
+        str | None,
+        typer.Option(help="Path or URL of a .tar.gz of the repository, instead of its release."),
+    ] = None,
+) -> None:
+    """Get example data that shipped configs read, unless it is here, as it is in a checkout.
+
+    - `vlmrl data fetch bccd`, then `vlmrl train bccd_grounding`
+    """
+    from vlmrl.data import example_data
+
+    print(example_data.fetch(name, archive))
+
+
+def list_cards() -> None:
+    """List the shipped cards: origin, licence, splits, verifiers that fit."""
+    from vlmrl.features.check.data_check import list_cards
+
+    print(list_cards())
+
+
+def _asking(data: str, overrides: list[str] | None) -> Callable[[Sample, Space], str]:
+    """Return what writes the end of a question: as the config says, or as training does without one."""
+    from vlmrl.features.check.data_check import ask
+
+    if not data.endswith((".yaml", ".yml")):
+        return ask
+    from vlmrl import config
+    from vlmrl.assemble.sources import forms_by_source, instruct_by_source
+    from vlmrl.truths import prompting
+
+    settings = config.load(data, overrides or ())
+    forms, instruct = forms_by_source(settings), instruct_by_source(settings)
+
+    def as_configured(sample: Sample, space: Space) -> str:
+        if not instruct.get(sample.source, True):
+            return ""
+        form = forms.get(sample.source, prompting.ANY)
+        return prompting.instruct(sample.template, sample.truth, space, form, sample.num_images)
+
+    return as_configured
+
+
+def _open_sources(
+    data: str, overrides: list[str] | None, option: list[str] | None, media_root: str | None
+) -> list[Source]:
+    """Open the sources of a config file, or the one that `CARD_OR_FILE[:split]` names."""
+    from vlmrl import config
+    from vlmrl.config import tree
+    from vlmrl.data.source import open_config, open_target
+
+    if data.endswith((".yaml", ".yml")):
+        if option or media_root:
+            raise UserError(
+                "--option and --media-root are for cards; give a config its keys instead"
+            )
+        return open_config(config.load(data, overrides or ()))
+    if overrides:
+        raise UserError(f"{overrides[0]!r}: only a config has keys; a card takes -o {overrides[0]}")
+    return [open_target(data, tree.pairs(option or ()), media_root)]

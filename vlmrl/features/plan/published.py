@@ -1,0 +1,141 @@
+"""Published figures that a plan stands on: rates of GPUs, architectures of checkpoints, their sources."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What a GPU can do by published figures; see `rates.yaml` for units and sources."""
+
+    name: str
+    tflops: float
+    hbm_tb: float
+    memory_gb: float
+    nvlink_gb: float
+    network_gb: float
+    gpus_per_node: int
+
+    @property
+    def flops(self) -> float:
+        """Return the dense bfloat16 operations of a second."""
+        return self.tflops * 1e12
+
+    @property
+    def memory(self) -> int:
+        """Return the bytes of its memory."""
+        return round(self.memory_gb * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What no published figure says; `rates.yaml` has the values and what they are."""
+
+    train_mfu: float
+    prefill_mfu: float
+    decode_mfu: float
+    hbm_share: float
+    link_share: float
+    decode_overhead_ms: float
+    tp_latency_us: float
+    tcp_gb: float
+    disk_gb: float
+    length_share: float
+    length_sigma: float
+    detect_s: float
+    restart_s: float
+    gpu_hours_per_failure: float
+
+    @classmethod
+    def of(cls, changes: Sequence[str] = ()) -> Assumptions:
+        """Return the shipped assumptions with changes, each `NAME=VALUE`.
+
+        Raises:
+            UserError: a name is unknown, or a value is no positive number.
+        """
+        made = cls(**{name: float(value) for name, value in _rates()["assumptions"].items()})
+        known = [field.name for field in fields(cls)]
+        for change in changes:
+            name, _, value = change.partition("=")
+            if name not in known:
+                raise UserError(f"--assume: there is no {name!r}{nearest(name, known)}")
+            try:
+                number = float(value)
+            except ValueError:
+                number = 0.0
+            if not 0 < number < float("inf"):
+                raise UserError(f"--assume {name}: expected a positive number, got {value!r}")
+            made = replace(made, **{name: number})
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What decides the sizes of a published checkpoint."""
+
+    name: str
+    family: str
+    parameters: int
+    text: Mapping[str, Any]
+    vision: Mapping[str, Any]
+    tied: bool = False
+
+
+def gpus() -> list[str]:
+    """Return the names of the GPUs whose rates are known."""
+    return [*_rates()["gpus"]]
+
+
+def gpu(name: str) -> Gpu:
+    """Return a GPU's rates.
+
+    Raises:
+        UserError: the GPU is unknown; the message names the nearest one.
+    """
+    known = _rates()["gpus"]
+    if name not in known:
+        raise UserError(
+            f"--gpu: there is no {name!r}{nearest(name, [*known])}; known: {', '.join(known)}"
+        )
+    return Gpu(name, **known[name])
+
+
+def architectures() -> dict[str, Architecture]:
+    """Return the published architectures by the names of their checkpoints."""
+    return {name: Architecture(name, **values) for name, values in _read("architectures").items()}
+
+
+def architecture_of(path: str) -> Architecture:
+    """Return the architecture of a checkpoint's hub name.
+
+    Raises:
+        UserError: it is not among those that are shipped.
+    """
+    known = architectures()
+    if path not in known:
+        raise UserError(
+            f"model.path: the architecture of {path!r} is not among those that are planned without "
+            f"weights{nearest(path, [*known])}; known: {', '.join(known)}"
+        )
+    return known[path]
+
+
+def _rates() -> Mapping[str, Any]:
+    return _read("rates")
+
+
+@functools.cache
+def _read(name: str) -> Any:
+    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))

@@ -1,0 +1,352 @@
+"""The first screen of a run's page: did it work, in one sentence, one large curve, samples before and after.
+
+Which samples are shown is decided by position, never by result. Where it did not work, it says what to try.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any, Literal
+
+from vlmrl.features.report.curves import LARGE, NARROW, Drawing, draw
+from vlmrl.features.report.gallery import GalleryCompletion, GalleryPrompt
+from vlmrl.features.report.growing import Stretch
+from vlmrl.features.report.held_out import (
+    BEST_CONSTANT,
+    CORRECTED,
+    DEMONSTRATIONS,
+    Change,
+    change,
+    levels,
+    score_name,
+)
+from vlmrl.features.report.series import MAIN_COLOUR, CurvePanel, Series
+from vlmrl.pages.media import evenly
+from vlmrl.runs.complaints import BLIND_NATS, WINDOW, complain_of_last
+from vlmrl.runs.rollout_rows import Row
+
+MOVED = 0.02
+"""A change of a share that is worth a word."""
+HALF = 0.5
+SHORT_RUN = 50
+"""Steps below which a run may just have been too short."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass
+class RunFacts:
+    """How far a run has come: what the sentence is made of. `lines` are those of metrics.jsonl."""
+
+    metric: str = "reward"
+    planned: int = 0
+    steps: int = 0
+    ended: bool = False
+    evaluations: Sequence[Line] = ()
+    """The contents of evals/step-N.json, ascending."""
+    change: Change | None = None
+    """From the first to the last evaluation, sample by sample."""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    first_lines: Sequence[Line] = ()
+    last_lines: Sequence[Line] = ()
+    newest: Mapping[str, Any] = field(default_factory=dict)
+    """The last known value of each metric."""
+    alarms: Sequence[str] = ()
+    """Sentences of the loophole watch."""
+
+    @classmethod
+    def of(cls, config: Line, lines: Sequence[Line], summary: Line | None, **more: Any) -> RunFacts:
+        """Gather what the config, all lines of metrics.jsonl and summary.json say."""
+        steps = lines[-1]["step"] if lines else 0
+        newest = {key: value for line in lines for key, value in line.items() if value is not None}
+        return cls(
+            metric=(config.get("evaluation") or {}).get("metric") or "reward",
+            planned=config["run"]["steps"],
+            steps=steps,
+            ended=summary is not None and summary.get("steps", 0) >= steps,
+            first_lines=lines[:WINDOW],
+            last_lines=lines[-WINDOW:],
+            newest=newest,
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The sentence of the first screen with its colour, facts that support it, and what to try next."""
+
+    state: Literal["rose", "fell", "same", "open"]
+    sentence: str
+    facts: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def describe(progress: RunFacts) -> Outcome:
+    """Return the outcome of a run, finished or not."""
+    state, sentence = _compare(progress)
+    advice = [*complain_of_last(progress.last_lines), *progress.alarms]
+    if state in ("same", "fell"):
+        advice = advice or _advise(progress, state)
+    facts = (*_of_answers(progress), *_of_levels(progress), *_of_sight(progress))
+    return Outcome(state, sentence, facts, tuple(advice))
+
+
+def say_metric(metric: str) -> str:
+    """Return a metric as a reader says it: `sampled/shapes/box_iou` is "box IoU of shapes, sampled"."""
+    rest = metric.removeprefix("sampled/")
+    source, _, name = rest.rpartition("/")
+    words = re.sub(r"\biou\b", "IoU", name.replace("_", " "))
+    return f"{words}{f' of {source}' if source else ''}{', sampled' if rest != metric else ''}"
+
+
+def _compare(progress: RunFacts) -> tuple[Literal["rose", "fell", "same", "open"], str]:
+    metric = progress.metric
+    known = [one for one in progress.evaluations if metric in one["metrics"]]
+    held_out = f"Held-out {say_metric(metric)}"
+    if not known:
+        return "open", _without_evaluation(progress)
+    first, last = known[0], known[-1]
+    before, after = first["metrics"][metric], last["metrics"][metric]
+    interval = _interval(last["intervals"].get(metric))
+    if first is last:
+        when = "before the first step" if last["step"] == 0 else f"after {_steps(last['step'])}"
+        return "open", f"{held_out} is {_said(after)}{interval} {when}; nothing to compare with yet"
+    when = f"in {_steps(last['step'] - first['step'])}"
+    if not progress.ended:
+        when += f" so far (of {progress.planned:,})"
+    moved = _moved(progress, first, last)
+    if moved == "same":
+        by = progress.change
+        of = (
+            f" (the difference is {_range(by.low, by.high)}, 95 %)"
+            if by and by.low is not None
+            else interval
+        )
+        return moved, f"{held_out} did not change: {_said(before)} to {_said(after)}{of} {when}"
+    return moved, f"{held_out} {moved} from {_said(before)} to {_said(after)}{interval} {when}"
+
+
+def _moved(progress: RunFacts, first: Line, last: Line) -> Literal["rose", "fell", "same"]:
+    """Return where the metric went beyond chance: by the paired difference, else by the intervals."""
+    metric, change = progress.metric, progress.change
+    before, after = first["metrics"][metric], last["metrics"][metric]
+    if change is not None and change.low is not None:
+        beyond = change.is_known
+    else:
+        low, high = last["intervals"].get(metric) or (after, after)
+        beyond = not low <= before <= high
+    if not beyond or before == after:
+        return "same"
+    return "rose" if after > before else "fell"
+
+
+def _without_evaluation(progress: RunFacts) -> str:
+    first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
+    if first is None or last is None:
+        return "Nothing has been measured yet"
+    return (
+        f"Nothing held out was evaluated; the training reward went from {_said(first)} to {_said(last)} "
+        f"in {_steps(progress.steps)}, which says nothing of new samples: set evaluation"
+    )
+
+
+def _of_answers(progress: RunFacts) -> list[str]:
+    """Return whether the form of the answers held."""
+    known = [one["metrics"] for one in progress.evaluations]
+    for name, what in (("format", "format"), ("answered", "the share of readable answers")):
+        values = [metrics[name] for metrics in known if name in metrics]
+        if len(values) > 1:
+            first, last = values[0], values[-1]
+            if last < first - MOVED:
+                return [f"{what} fell from {_said(first)} to {_said(last)}"]
+            return [f"{what} {'held' if last >= HALF else 'is low'} ({_said(last)})"]
+    return []
+
+
+def _of_levels(progress: RunFacts) -> list[str]:
+    known = [one["metrics"].get(progress.metric) for one in progress.evaluations]
+    values = [value for value in known if value is not None]
+    found = []
+    if len(values) > 1 and CORRECTED in progress.levels and values[-1] > values[0]:
+        share = (progress.levels[CORRECTED] - values[0]) / (values[-1] - values[0])
+        if share > 0:
+            found.append(f"a constant correction would earn {min(share, 1.0):.0%} of the gain")
+    if values and BEST_CONSTANT in progress.levels:
+        over = values[-1] - progress.levels[BEST_CONSTANT]
+        word = "above" if over >= 0 else "below"
+        found.append(f"{_said(abs(over))} {word} the best constant answer")
+    return found
+
+
+def _of_sight(progress: RunFacts) -> list[str]:
+    """Return whether the policy looks at its media, as its last ablation saw it."""
+    drop = progress.newest.get("media_ablation/blank_logprob_drop")
+    if drop is None:
+        return ["whether it looks was not measured (checks.media_ablation_every)"]
+    if drop < BLIND_NATS:
+        return ["blind answers: blank media cost it nothing"]
+    lost = progress.newest.get("media_ablation/blank_reward_drop")
+    cost = f" (blank media cost it {_said(lost)} of its reward)" if lost and lost > 0 else ""
+    return [f"no sign of blind answers{cost}"]
+
+
+def _advise(progress: RunFacts, state: str) -> list[str]:
+    """Return what to try where no number of the last steps explains the outcome."""
+    first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
+    rose = first is not None and last is not None and last > first + MOVED
+    if rose:
+        return [
+            f"the training reward rose ({_said(first)} to {_said(last)}) and the held-out metric did not: "
+            "see the answers below for what is rewarded, try `vlmrl verify` on the verifiers, and rows that "
+            "are like the held-out ones"
+        ]
+    if state == "fell":
+        return [
+            "try a lower optimizer.lr, or a divergence (kl of the algorithm); the best checkpoint is kept"
+        ]
+    if progress.steps < SHORT_RUN:
+        return [f"{_steps(progress.steps)} are few: try more (run.steps)"]
+    return [
+        "the training reward stands still, too: try a higher optimizer.lr, or a longer cold start"
+    ]
+
+
+def _mean(lines: Sequence[Line]) -> float | None:
+    known = [line["reward/mean"] for line in lines if line.get("reward/mean") is not None]
+    return fmean(known) if known else None
+
+
+def _said(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}" if abs(value) < 100 else f"{value:.3g}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return f" (95 % {_said(bounds[0])}–{_said(bounds[1])})" if bounds else ""
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return f"{low or 0.0:+.2f} to {high or 0.0:+.2f}".replace("-", "−")
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
+GREEDY = "greedy"
+PAIRS = 8
+MAX_ANSWER = 90
+"""Characters of an answer below its image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One answer to a sample: the card holds it alone, for the macros that draw media."""
+
+    label: str
+    score: str
+    answer: str
+    card: GalleryPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """A sample as the first and the last evaluated policy answered it."""
+
+    question: str
+    halves: tuple[Half, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstScreen:
+    """What the page begins with; `charts` are the same curve for a wide screen and for a narrow one."""
+
+    outcome: Outcome
+    charts: tuple[Drawing, ...]
+    metric: str
+    pairs: tuple[AnswerPair, ...]
+
+
+def first_screen(
+    config: Mapping[str, Any],
+    progress: RunFacts,
+    cards: Sequence[GalleryPrompt],
+    stages: Sequence[Stretch] = (),
+) -> FirstScreen:
+    """Return the first screen; `cards` are held-out samples with their first and last answer."""
+    panel = _curve(config, progress)
+    charts = (
+        [draw(panel, {**MAIN_COLOUR, GREEDY: 0}, stages, size) for size in (LARGE, NARROW)]
+        if panel
+        else []
+    )
+    name = say_metric(progress.metric)
+    return FirstScreen(
+        describe(progress), tuple(charts), name, pairs_of(cards, score_name(progress.metric))
+    )
+
+
+def compare_ends(
+    progress: RunFacts, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
+) -> None:
+    """Fill in what the samples of the first and the last evaluation, by step, tell.
+
+    `demonstrated` is what the metric gave the demonstrations of the cold start; None: it is not known.
+    """
+    if ends:
+        progress.levels = levels(progress.metric, ends[min(ends)])
+    if demonstrated is not None:
+        progress.levels = {**progress.levels, DEMONSTRATIONS: demonstrated}
+    if len(ends) > 1:
+        progress.change = change(progress.metric, ends[min(ends)], ends[max(ends)])
+
+
+def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
+    """Return the chosen metric over the evaluations, else the training reward; None without either."""
+    metric = progress.metric
+    wanted = [metric] if metric.startswith("sampled/") else [metric, f"sampled/{metric}"]
+    series = tuple(
+        found for name in wanted if (found := _series(name, progress.evaluations)) is not None
+    )
+    if not series:
+        return None
+    first = progress.evaluations[0]
+    begun = first["metrics"].get(metric)
+    marked = dict(progress.levels)
+    if begun is not None and len(series[0].steps) > 1:
+        imitated = config.get("sft") and first["step"] == 0
+        marked["after imitation alone" if imitated else "before training"] = begun
+    return CurvePanel(f"Held-out {say_metric(metric)}", series, levels=tuple(marked.items()))
+
+
+def _series(metric: str, evaluations: Sequence[Mapping[str, Any]]) -> Series | None:
+    known = [one for one in evaluations if metric in one["metrics"]]
+    if not known:
+        return None
+    values = [one["metrics"][metric] for one in known]
+    bounds = [one["intervals"].get(metric) or (v, v) for one, v in zip(known, values, strict=True)]
+    low, high = zip(*bounds, strict=True)
+    name = "sampled" if metric.startswith("sampled/") else GREEDY
+    return Series(name, tuple(one["step"] for one in known), tuple(values), low, high)
+
+
+def pairs_of(cards: Sequence[GalleryPrompt], score: str) -> tuple[AnswerPair, ...]:
+    """Return at most `PAIRS` samples with the named score of each answer."""
+    return tuple(
+        AnswerPair(card.question, tuple(_half(card, attempt, score) for attempt in card.attempts))
+        for card in evenly(cards, PAIRS)
+    )
+
+
+def _half(card: GalleryPrompt, attempt: GalleryCompletion, score: str) -> Half:
+    found = attempt.scores.get(score)
+    value = attempt.reward if found is None else found.score
+    answer = "no answer" if attempt.answer is None else attempt.answer
+    return Half(
+        attempt.label,
+        "–" if value is None else f"{value:.2f}",
+        answer if len(answer) <= MAX_ANSWER else f"{answer[:MAX_ANSWER]}…",
+        replace(card, attempts=(attempt,), alone=None),
+    )

@@ -1,0 +1,233 @@
+"""`vlmrl watch`: a page that follows runs as they train; it reads run folders and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from vlmrl.errors import UserError
+from vlmrl.features.report.gallery import FacetChoice
+from vlmrl.features.report.growing import AXES, Across
+from vlmrl.features.report.live_pages import (
+    MAX_COMPARED,
+    SCRIPTS,
+    LiveParts,
+    compared,
+    list_rows,
+    run_page,
+    runs_page,
+    table,
+    waiting_page,
+    warm_up,
+)
+from vlmrl.features.report.live_run import LiveRun
+from vlmrl.features.report.page import HERE
+from vlmrl.features.report.row_pages import RowPages
+from vlmrl.pages.local_server import LOOPBACK, listen, token_for
+from vlmrl.pages.render import script_hash
+
+POLICY = (
+    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'; script-src '{}'"
+)
+Answer = Callable[[Request], Response]
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+ASKING = {"WWW-Authenticate": 'Basic realm="vlmrl watch"'}
+
+
+class WatchedRuns:
+    """The runs of a folder by name, found again at each look; or the one run that the folder is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parts: dict[str, LiveParts] = {}
+        self._alone = False
+        warm_up()
+
+    @property
+    def alone(self) -> bool:
+        """Return whether the folder is a run; one that was stays one, even if it is gone."""
+        self._alone = self._alone or (self._folder / "config.json").is_file()
+        return self._alone
+
+    def names(self) -> list[str]:
+        """Return the runs that there are, the one written to last first."""
+        if self.alone:
+            return [self._folder.absolute().name]
+        found = [path.parent for path in self._folder.glob("*/config.json")]
+        return [path.name for path in sorted(found, key=_written, reverse=True)]
+
+    def folder_of(self, name: str) -> Path | None:
+        """Return the folder of a run; None if there is no such run."""
+        return self._place(name) if name in self.names() else None
+
+    def get(self, name: str) -> LiveParts | None:
+        """Return a run with what is new read; None if there is no such run."""
+        return self._refresh(name) if name in self.names() else None
+
+    def all(self) -> dict[str, LiveParts]:
+        """Return every run with what is new read, the one written to last first."""
+        names = self.names()
+        self._parts = {name: parts for name, parts in self._parts.items() if name in names}
+        return {name: self._refresh(name) for name in names}
+
+    def _place(self, name: str) -> Path:
+        return self._folder if self.alone else self._folder / name
+
+    def _refresh(self, name: str) -> LiveParts:
+        if name not in self._parts:
+            self._parts[name] = LiveParts(LiveRun(self._place(name)))
+        self._parts[name].run.refresh()
+        return self._parts[name]
+
+
+def _written(folder: Path) -> float:
+    """Return when a run was written to; 0 if it is gone by now."""
+    found = [0.0]
+    for name in ("metrics.jsonl", "sft.jsonl", "config.json"):
+        with contextlib.suppress(OSError):
+            found.append((folder / name).stat().st_mtime)
+    return max(found)
+
+
+def watch(folder: Path, host: str, port: int) -> None:
+    """Serve the pages of the runs in a folder until SIGTERM or Ctrl-C.
+
+    Raises:
+        UserError: there is no such folder, or other machines could look without a token.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder}: expected a run folder or a folder of runs, got none")
+    token = token_for(host)
+    hosts = LOOPBACK if host in LOOPBACK else ("*",)
+    app = build_watch_app(WatchedRuns(folder), token, hosts)
+    listen(app, host, port, f"watching {folder} at", "")
+
+
+def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]) -> Starlette:
+    """Return the server: `/`, `/run/NAME`, and the addresses at which their scripts ask for what is new.
+
+    Everything is read-only. With a token, a browser asks for it as the password of any user.
+    """
+    guarded = _guard(token)
+
+    def index(_: Request) -> Response:
+        return (
+            RedirectResponse(f"/run/{runs.names()[0]}") if runs.alone else HTMLResponse(runs_page())
+        )
+
+    def page(request: Request) -> Response:
+        found = runs.get(name := request.path_params["name"])
+        if found is None or not found.run.config:
+            return HTMLResponse(waiting_page(name).encode("utf-8", "replace"), 404)
+        return HTMLResponse(run_page(name, found.run, runs.alone).encode("utf-8", "replace"))
+
+    def changes(request: Request) -> Response:
+        seen = _seen(request)
+        found = runs.get(name := request.path_params["name"])
+        if found is None or not found.run.config:
+            return _absent(name, found)
+        return _reply(found.newer(seen, FacetChoice.of(request.query_params)))
+
+    def all_changes(request: Request) -> Response:
+        seen = _seen(request)
+        known = {name: found.run for name, found in runs.all().items()}
+        chosen = [n for n in request.query_params.getlist("run") if n in known] or list(known)
+        chosen = chosen[:MAX_COMPARED]
+        shown = {name: known[name] for name in chosen if known[name].config}
+        parts = {
+            "runs": table(list_rows(known), chosen),
+            "compared": compared(shown, _axis(request)),
+        }
+        keyed = {name: (_key(html), html) for name, html in parts.items()}
+        return _reply({name: new for name, new in keyed.items() if seen.get(name) != new[0]})
+
+    rows = RowPages(runs.folder_of)
+    routes = [
+        Route("/", guarded(index)),
+        Route("/changes", guarded(all_changes)),
+        Route("/run/{name}", guarded(page)),
+        Route("/run/{name}/changes", guarded(changes)),
+        *(Route(f"/run/{{name}}/{end}", guarded(answer)) for end, answer in rows.answers()),
+    ]
+    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
+    return Starlette(routes=routes, middleware=[guard])
+
+
+def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitable[Response]]]:
+    """Return what makes an address of an answer: for those with the token alone, one request at a time."""
+    digest = hashlib.sha256(token.encode()).digest() if token else None
+    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(HERE, *SCRIPTS))}
+    refused = {**HEADERS, **ASKING}
+    turn = asyncio.Lock()
+
+    def guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            if digest and not secrets.compare_digest(_digest(request), digest):
+                return Response("no valid token", 401, refused)
+            async with turn:  # runs are read by one request at a time
+                found = await asyncio.to_thread(answer, request)
+            for key, value in policy.items():
+                found.headers.setdefault(key, value)
+            return found
+
+        return serve
+
+    return guarded
+
+
+def _axis(request: Request) -> Across:
+    asked = request.query_params.get("across")
+    return next((axis for axis in AXES if axis == asked), "step")
+
+
+def _reply(parts: dict[str, tuple[str, str]]) -> Response:
+    # Lone surrogates, which JSON can carry and UTF-8 cannot, are escaped.
+    return Response(json.dumps(parts), media_type="application/json")
+
+
+def _key(html: str) -> str:
+    return hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _absent(name: str, found: LiveParts | None) -> Response:
+    mistake = found.run.mistake if found else f"no run {name!r:.80} here"
+    return JSONResponse({"error": mistake or "the run has not begun"}, 404)
+
+
+def _seen(request: Request) -> dict[str, Any]:
+    """Return the keys of the parts that a page has, as it states them; nonsense is none."""
+    try:
+        value = json.loads(request.query_params.get("seen", "null"))
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _digest(request: Request) -> bytes:
+    """Return the digest of the token that a request carries: as a bearer's, or as a password."""
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:  # no base64, or no text
+            given = ""
+    return hashlib.sha256(given.encode()).digest()

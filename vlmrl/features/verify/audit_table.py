@@ -1,0 +1,124 @@
+"""A report of the attack bench as tables for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from rich import box
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from vlmrl.config import RewardConfig
+from vlmrl.features.verify.attack_bench import Finding, Report
+from vlmrl.features.verify.pair_probe import judged_rows, probe, read_pairs
+from vlmrl.scoring.reward_components import resolve
+from vlmrl.system.files import write_lines
+
+MAX_ROWS = 40
+WIDTHS = {
+    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 16,
+}  # fmt: skip
+"""Columns of a fixed width; the others share what is left, by SHARES."""
+SHARES = {"what": 1, "completion": 3, "note": 1}
+WRAPPED = ("attack", "what")
+"""Columns whose texts go on in the next line."""
+
+
+def tables(report: Report) -> Iterator[RenderableType]:
+    """Yield the scored rows, the attacks that were paid (a line each, the worst shown), a summary."""
+    yield _rows(report)
+    if report.findings:
+        yield _findings(report)
+    yield _summary(report)
+
+
+def probe_pairs(reward: RewardConfig, path: Path, out: Path | None = None) -> str:
+    """Return what a judge of pairs is like on the rows of a file; write its verdicts to `out`.
+
+    Raises:
+        UserError: as `read_pairs` and `probe`.
+    """
+    verifier, rows = resolve(reward).verifier, read_pairs(path)
+    found = probe(verifier, rows)
+    if out is not None:
+        write_lines(out, judged_rows(rows, found))
+    kappa = "-" if found.kappa is None else f"{found.kappa:.3f}"
+    lines = [
+        f"{len(rows)} pairs, {sum(found.faults.values())} without a verdict",
+        f"both orders agree   {found.orders_agree}",
+        f"first place wins    {found.first_wins} (a fair judge: 0.5)",
+        f"the same twice      {found.same_twice}",
+        f"ties                {found.ties}",
+        f"agrees with better  {found.agrees}; Cohen's kappa {kappa}",
+        *(f"{count} times: {fault}" for fault, count in found.faults.most_common(3)),
+    ]
+    return "\n".join(lines)
+
+
+def _rows(report: Report) -> Table:
+    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
+    for row in report.rows[:MAX_ROWS]:
+        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
+    if len(report.rows) > MAX_ROWS:
+        table.caption = f"and {len(report.rows) - MAX_ROWS} more"
+    return table
+
+
+def _findings(report: Report) -> Table:
+    table = _table("what went wrong", "attack", "times", "paid", "wrong", "right", "what")
+    alike: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report.findings:
+        alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
+    for (attack, _), found in alike.items():
+        worst = max(found, key=_paid)
+        scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
+        what = f"{escape(worst.problem)}\n{escape(worst.text)}"
+        table.add_row(attack, str(len(found)), *scores, what)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return an empty table; long texts outside of `WRAPPED` end in an ellipsis (`--out` has them)."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, expand=True)
+    for column in columns:
+        width = WIDTHS.get(column)
+        share = None if width else SHARES[column]
+        wrapped = column in WRAPPED
+        overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
+        table.add_column(column, width=width, ratio=share, no_wrap=not wrapped, overflow=overflow)
+    return table
+
+
+def _paid(finding: Finding) -> float:
+    return finding.score if finding.score is not None else 0.0
+
+
+def _summary(report: Report) -> Text:
+    spread = ", ".join(f"{name} {value:g}" for name, value in report.spread.items())
+    lines = [
+        f"{sum(report.tried.values())} completions of {len(report.tried)} attacks, "
+        f"{len(report.findings)} findings",
+        f"scores: {spread or 'none'}",
+        f"best constant answer: {report.constant or 'not measured'}",
+        f"{report.calls_per_second:,.0f} completions a second on one core",
+        "passed: no attack was paid" if not report.findings else "failed",
+    ]
+    if report.not_drawn:
+        lines.append(
+            f"{report.not_drawn} begging texts were not tried in an image: no installed font has "
+            "their characters"
+        )
+    if report.ignores_truth:
+        lines.append(
+            "right and wrong answers are paid alike: right for a format or a length, a defect for "
+            "anything else"
+        )
+    return Text("\n".join(lines))
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.3f}"

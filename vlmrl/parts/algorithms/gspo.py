@@ -1,0 +1,41 @@
+"""GSPO: one ratio a completion, the geometric mean of its tokens' ratios, and a narrow clip.
+
+Source: Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071, eq. 5 and 7; clip
+3e-4 and 4e-4 as in its section 5.1. `correction` is by the geometric mean, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from vlmrl.algorithms import losses as surrogates
+from vlmrl.algorithms.base import LossInputs
+from vlmrl.algorithms.recipes import clip_metrics
+from vlmrl.parts.algorithms.grpo import Grpo
+
+
+@dataclass(frozen=True, slots=True)
+class Gspo(Grpo):
+    """Group sequence policy optimisation. Example: Gspo(clip_high=5e-4)."""
+
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+
+    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the completion's clipped ratio times its advantage, [B, 1] or [B, T]."""
+        ratio = self.ratio(inputs)
+        losses = surrogates.clipped(
+            ratio, inputs.advantages, self.clip_low, self.clip_high, self.dual_clip
+        )
+        return losses, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
+
+    def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the log of the geometric mean of new / old probability, [B, 1]."""
+        return surrogates.mean_log_ratio(new, old, mask)
+
+    def ratio(self, inputs: LossInputs) -> torch.Tensor:
+        """Return what is clipped: the geometric mean of new / old probability, [B, 1]."""
+        return self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()

@@ -1,0 +1,74 @@
+"""GRPO by turns: a turn is credited with what came after it, against rollouts that came as far.
+
+Source: Chen et al. 2025, "ERA", arXiv 2510.12693: one advantage for all tokens of a turn, of returns
+that are discounted from turn to turn, as in Wang et al. 2025, "VAGEN", arXiv 2510.16907; clip and loss of
+GRPO, arXiv 2402.03300. Differs: both estimate by GAE with a critic; here the baseline is the mean of the
+group's returns at that turn, without deviation. Rollouts of one turn are as in Dr. GRPO's advantages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from vlmrl.algorithms.advantages import advantages_by_turn, returns_by_turn, spread_over_tokens
+from vlmrl.algorithms.recipes import Recipe
+from vlmrl.parts.algorithms.grpo import Grpo
+from vlmrl.schema import Advantages, Completion, Rewards, Rollouts, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGrpo(Grpo):
+    """GRPO with an advantage for every turn. Example: TurnGrpo(gamma=0.99, refused=-0.5)."""
+
+    reads_completions: ClassVar[bool] = True
+
+    scale: Literal["none"] = "none"
+    gamma: float = 1.0
+    """What a reward of the next turn is worth now; ERA: 0.99, VAGEN: 0.9."""
+    paid: float = 1.0
+    """Weight of what an environment paid for a turn."""
+    counted: float = 1.0
+    """Weight with which the rollout's reward holds the sum of what its turns were paid (`world_return`: its
+    weight over its scale); so much is taken from the last turn, on which the rest is paid. 0: no
+    reward of the source looks at it."""
+    refused: float = 0.0
+    """Added for a turn of which a call was refused; ERA: -0.5."""
+
+    def __post_init__(self) -> None:
+        Grpo.__post_init__(self)
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"expected gamma in (0, 1], got {self.gamma}")
+
+    def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
+        """Return the advantage of its turn for every token, [P, G, T]; [P, G] where none has turns.
+
+        Dynamic sampling looks at whole rollouts: it drops a group of equal rewards whatever its turns earned.
+        """
+        found = Recipe.advantages(self, rewards, rollouts, progress)
+        flat = [c for group in rollouts.completions for c in group]
+        if not any(c.segments for c in flat):
+            return found
+        values = torch.zeros(*rewards.total.shape, max(c.num_tokens for c in flat))
+        for p, group in enumerate(rollouts.completions):
+            returns = [
+                self._returns(c, total)
+                for c, total in zip(group, rewards.total[p].tolist(), strict=True)
+            ]
+            by_turn = advantages_by_turn(returns, found.kept[p].tolist())
+            for g, completion in enumerate(group):
+                row = spread_over_tokens(completion, by_turn[g])
+                values[p, g, : len(row)] = torch.tensor(row)
+        return replace(found, values=values)
+
+    def _returns(self, completion: Completion, total: float) -> list[float]:
+        """Return what a rollout earned from each of its turns on."""
+        turns = completion.turns
+        rest = total - self.counted * sum(turn.reward or 0.0 for turn in turns)
+        return returns_by_turn([self._paid(turn) for turn in turns], rest, self.gamma)
+
+    def _paid(self, turn: Segment) -> float:
+        refused = any(call.outcome == "refused" for call in turn.calls)
+        return self.paid * (turn.reward or 0.0) + self.refused * refused

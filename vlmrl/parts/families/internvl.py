@@ -1,0 +1,101 @@
+"""InternVL in the format of transformers (`-hf`): tiles of 448 pixels and a thumbnail, norm1000 boxes.
+
+Sources: Zhu et al. 2025, "InternVL3", arXiv:2504.10479; the InternVL documentation, "Chat Data
+Format" (boxes are normalised to [0, 1000]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+
+from vlmrl.models.base import LANGUAGE_LINEAR
+from vlmrl.models.chat import CHATML_ENDS, chatml
+from vlmrl.parts.families.small.builder import Format
+from vlmrl.parts.families.small.image_models import SmallImageModel
+from vlmrl.parts.families.tiled_like import ImageFamily
+from vlmrl.schema import Space
+
+IMAGE = "<IMG_CONTEXT>"
+CHAT_TEMPLATE = chatml(image="<IMG_CONTEXT>\n", video="<video>\n")
+
+
+@dataclass(frozen=True)
+class Internvl(ImageFamily):
+    """The family of checkpoints of model type `internvl`. `pixel_values` is [tiles, 3, side, side]."""
+
+    model_types: ClassVar[tuple[str, ...]] = ("internvl",)
+    space: ClassVar[Space] = "norm1000"
+    placeholder: ClassVar[str] = IMAGE
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", "<video>")
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("q_proj", "k_proj", "v_proj", "projection_layer", "fc1", "fc2"),
+        "projector": ("linear_1", "linear_2"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.vision_tower.encoder.layer",
+    )
+    shared: ClassVar[bool] = True
+    small: ClassVar[SmallImageModel] = SmallImageModel(
+        model="InternVLForConditionalGeneration",
+        config="InternVLConfig",
+        text="qwen2",
+        vision="internvl_vision",
+        format=Format(
+            special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *media_tokens),
+            named={
+                "start_image_token": "<img>",
+                "end_image_token": "</img>",
+                "context_image_token": IMAGE,
+                "video_token": "<video>",
+            },
+        ),
+        vision_fields={"initializer_range": 0.05},
+        token_ids={"image_token_id": IMAGE},
+        shrink=2,
+        tile_tokens="image_seq_length",
+    )
+
+    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+        """Build a processor with tiles of the tower's size, at most four, and a thumbnail."""
+        side = config.vision_config.image_size[0]
+        shared: dict[str, Any] = {
+            "size": {"height": side, "width": side},
+            "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+        }
+        return transformers.InternVLProcessor(
+            image_processor=transformers.GotOcr2ImageProcessor(
+                crop_to_patches=True, max_patches=4, **shared
+            ),
+            tokenizer=tokenizer,
+            video_processor=transformers.InternVLVideoProcessor(**shared),
+            image_seq_length=config.image_seq_length,
+            chat_template=CHAT_TEMPLATE,
+        )
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """Count the tokens of all tiles."""
+        images = processor.image_processor
+        # The HF processor cuts images into tiles whatever the setting of its image processor is.
+        tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
+        return tiles * processor.image_seq_length
+
+    def image_features(
+        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
+    ) -> torch.Tensor:
+        """Compute the features [tiles, tokens, H]."""
+        pixels = torch.cat([t["pixel_values"] for t in tensors]).to(model.device)
+        return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output

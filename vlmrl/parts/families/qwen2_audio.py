@@ -1,0 +1,234 @@
+"""Qwen2-Audio: a Whisper-like encoder before a Qwen2 language model; 25 tokens per second of audio.
+
+Source: Chu et al. 2024, "Qwen2-Audio Technical Report", arXiv:2407.10759.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import transformers
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.whisper.modeling_whisper import sinusoids
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.models import media_features
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
+from vlmrl.models.chat import CHATML_ENDS, chatml, render_chat, render_reply
+from vlmrl.models.media_features import count_audio_tokens, make_mel_features, stand_alone
+from vlmrl.parts.families.small import builder
+from vlmrl.parts.families.small.builder import Format
+from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+from vlmrl.schema.media import Audio, Decoded
+
+AUDIO = "<|AUDIO|>"
+MEDIA_TOKENS = (AUDIO, "<|audio_bos|>", "<|audio_eos|>")
+POSITIONS_PER_SECOND = 50
+"""Positions of the encoder per second; two of them become one token."""
+
+CHAT_TEMPLATE = chatml(audio="<|audio_bos|><|AUDIO|><|audio_eos|>")
+SMALL_TEXT: Mapping[str, Any] = {"num_hidden_layers": 2}
+SMALL_AUDIO: Mapping[str, Any] = {
+    "d_model": 96,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 192,
+    "num_mel_bins": 40,
+    "max_source_positions": 2 * POSITIONS_PER_SECOND,
+    "initializer_range": 0.05,
+}
+
+
+@dataclass(frozen=True)
+class Qwen2Audio(Family):
+    """The family of checkpoints of model type `qwen2_audio`: audio and text.
+
+    `input_features` is float32 [audios, mel, frames], padded to the length of the encoder;
+    `feature_attention_mask`, int64 [audios, frames], marks the frames that are not padding.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("qwen2_audio",)
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("audio",)
+    space: ClassVar[Space] = "norm1000"
+    media_tokens: ClassVar[tuple[str, ...]] = MEDIA_TOKENS
+    turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "audio": ("model.audio_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "audio": ENCODER_LINEAR,
+        "projector": ("linear",),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.audio_tower.layers",
+    )
+    shared: ClassVar[bool] = True
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """Build a small model of this architecture, see `Family.build`; it takes two seconds of audio.
+
+        For other lengths set `model.build.audio: {max_source_positions: ...}`, 50 per second.
+        """
+        chat = Format(special=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *MEDIA_TOKENS))
+        name = "Qwen2AudioForConditionalGeneration"
+        model, tokenizer = builder.build(
+            name, lambda t: _config(build, t), build, corpus, seed, chat
+        )
+        places = model.model.audio_tower.embed_positions.weight
+        places.data = sinusoids(*places.shape)  # a fixed table that a checkpoint would contain
+        audio = model.config.audio_config
+        extractor = transformers.WhisperFeatureExtractor(
+            feature_size=audio.num_mel_bins,
+            chunk_length=audio.max_source_positions // POSITIONS_PER_SECOND,
+            return_attention_mask=True,
+        )
+        return model, transformers.Qwen2AudioProcessor(
+            feature_extractor=extractor, tokenizer=tokenizer, chat_template=CHAT_TEMPLATE
+        )
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """Render the chat prompt, see `render_chat`."""
+        return render_chat(self, processor, sample, instruction)
+
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation, see `render_reply`."""
+        return render_reply(self, processor, parts)
+
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+        """Encode a prompt as ids and mel features, equal to those of the HF processor; positions [1, T].
+
+        Raises:
+            UserError: The placeholders do not match the audios, or an audio is too long.
+        """
+        audios = [m for m in media if isinstance(m, Audio)]
+        placeholder = processor.audio_token_id
+        compact = processor.tokenizer(text)["input_ids"]
+        if (places := compact.count(placeholder)) != len(media) or len(audios) != len(media):
+            raise UserError(f"the prompt has {places} audio placeholders for {len(audios)} audios")
+        tensors = make_mel_features(processor.feature_extractor, audios, whole=True)
+        lengths = iter(count_audio_tokens(tensors["feature_attention_mask"]) if audios else ())
+        ids: list[int] = []
+        for token in compact:
+            ids += [token] * (next(lengths) if token == placeholder else 1)
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """Return a frame with the duration of the first audio."""
+        seconds = medium.duration if isinstance(medium, Audio) else None
+        return Frame(space=self.space, duration=seconds)
+
+    # ------------------------------------------------------------------------------- forward
+
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> media_features.ByPrompt | None:
+        """Compute the features [tokens, H] of the audio of each prompt, with gradient."""
+        seen = [p.tensors for p in prompts if p.tensors]
+        if not seen:
+            return None
+        tower, device = model.model.audio_tower, model.device
+        mels = torch.cat([t["input_features"] for t in seen]).to(device)
+        mask = torch.cat([t["feature_attention_mask"] for t in seen]).to(device)
+        heard = (mask.sum(-1) - 1) // 2 + 1  # after the encoder's convolution of stride 2
+        length = mels.shape[-1] // 2
+        attend = create_bidirectional_mask(
+            config=tower.config,
+            inputs_embeds=mels.new_empty(len(mels), length, 1),
+            attention_mask=(torch.arange(length, device=device) < heard[:, None]).long(),
+        )
+        hidden = tower(mels, attention_mask=attend).last_hidden_state
+        features = model.model.multi_modal_projector(hidden)
+        real = [row[:n] for row, n in zip(features, count_audio_tokens(mask), strict=True)]
+        return media_features.split_by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
+
+    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+        """Return the audios of a prompt, each alone, see `Family.media_of`."""
+        if not prompt.tensors:
+            return []
+        lengths = count_audio_tokens(prompt.tensors["feature_attention_mask"])
+        cut = ({n: t[i : i + 1] for n, t in prompt.tensors.items()} for i in range(len(lengths)))
+        pairs = zip(cut, lengths, strict=True)
+        return [stand_alone(model.config.audio_token_id, one, length) for one, length in pairs]
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: media_features.ByPrompt | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
+        embeds = model.get_input_embeddings()(input_ids)
+        if features is not None:
+            places = input_ids == model.config.audio_token_id
+            embeds = media_features.place_features(embeds, places, features)
+        out = model.model.language_model(
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids[0],
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+        return out.last_hidden_state
+
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Save the model under the names of published checkpoints.
+
+        The names that transformers writes for this model are wrong (5.19:
+        `language_model.model.model`), and vLLM refuses them.
+        """
+        named = self.published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights under their published names, see `Family.published`."""
+        return self.export_names(weights)
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Rename the weights as in published checkpoints, from before transformers 5; vLLM expects them."""
+        return {_published_name(name): value for name, value in named.items()}
+
+
+def _published_name(name: str) -> str:
+    if name.startswith("lm_head."):
+        return f"language_model.{name}"
+    name = name.removeprefix("model.")
+    inner = "language_model."
+    return f"{inner}model.{name[len(inner) :]}" if name.startswith(inner) else name
+
+
+def _config(build: BuildConfig, tokenizer: Any) -> Any:
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {
+        builder.TIED
+    }  # it does not tie its head
+    fixed = builder.token_fields(tokenizer)
+    builder.check_fields(build, "text", build.text, text_fields - {*fixed})
+    audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
+    builder.check_fields(build, "audio", build.audio, audio_fields)
+    builder.check_fields(build, "vision", build.vision, set())
+    text, _ = builder.text_fields(build, SMALL_TEXT)
+    audio = {**SMALL_AUDIO, **build.audio}
+    builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
+    positions = audio["max_source_positions"]
+    if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:
+        raise UserError(
+            f"model.build.audio: max_source_positions ({positions!r}) must be a multiple of "
+            f"{POSITIONS_PER_SECOND} (one second)"
+        )
+    text.setdefault("rope_parameters", {**builder.ROPE})
+    return transformers.Qwen2AudioConfig(
+        text_config={**text, **fixed, "model_type": "qwen2"},
+        audio_config=audio,
+        audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO),
+    )

@@ -1,0 +1,141 @@
+"""Qwen3-VL with a mixture of experts: the same tower, prompts and positions, other language layers.
+
+Source: Bai et al. 2025, "Qwen3-VL Technical Report", arXiv:2511.21631.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import Transpose, WeightConverter, WeightRenaming
+
+from vlmrl.errors import UserError
+from vlmrl.models.base import ATTENTION_LINEAR
+from vlmrl.parts.families.qwen3_vl import Qwen3Vl
+from vlmrl.parts.families.small.qwen_models import SmallQwenModel
+from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
+
+# --------------------------------------------------------------------------------------------------
+# Reading experts whose axes files hold in another order, without a copy in memory.
+#
+# transformers copies such weights while it reads them, so that every process would hold all experts of a
+# model of which it keeps a share. Views stay in the file until somebody slices them.
+
+
+# isort: split
+
+EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+
+
+class Exchange(Transpose):
+    """The last two axes of a weight exchanged, as a view, unless they already fit the model's."""
+
+    @torch.no_grad()
+    def convert(  # type: ignore[override]  # mypy takes the wrapped one for an object
+        self,
+        input_dict: dict[str, Any],
+        source_patterns: list[str],
+        target_patterns: list[str],
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Return the one weight of `input_dict` under its name in the model."""
+        (found,) = input_dict.values()
+        weight = found[0] if isinstance(found, list) else found
+        fits = weight.shape == kwargs["model"].get_parameter(kwargs["full_layer_name"]).shape
+        name = self.get_target_pattern(input_dict, source_patterns, target_patterns)
+        return {name: weight if fits else weight.transpose(self.dim0, self.dim1)}
+
+
+def read_in_place(model_type: str) -> None:
+    """Let transformers read the experts of this model type as views, from now on in this process."""
+    converters: list[WeightConverter | WeightRenaming] = [
+        WeightConverter(
+            source_patterns=name,
+            target_patterns=name,
+            operations=[Exchange(1, 2, check_dims=True)],
+        )
+        for name in EXPERTS
+    ]
+    register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Qwen3VlMoe(Qwen3Vl):
+    """The family of checkpoints of model type `qwen3_vl_moe`.
+
+    The experts of a layer are two weights, [experts, 2 * width, H] and [experts, H, width]. Published
+    files hold them with the last two axes exchanged; so do what we save, and what vLLM is given.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("qwen3_vl_moe",)
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **Qwen3Vl.lora_targets,
+        "language": ATTENTION_LINEAR,
+    }
+    router: ClassVar[str] = "mlp.gate"
+    small: ClassVar[SmallQwenModel] = replace(
+        Qwen3Vl.small,
+        model="Qwen3VLMoeForConditionalGeneration",
+        config="Qwen3VLMoeConfig",
+        text={
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 128,
+            "norm_topk_prob": True,  # transformers always does; vLLM asks
+        },
+    )
+
+    def reader(self) -> Any:
+        """Return the transformers class that reads its checkpoints, experts as views of the files."""
+        read_in_place("qwen3_vl_moe")
+        return super().reader()
+
+    def adopt(self, processor: Any, config: Any) -> None:
+        """Store on the processor what encoding needs, and with the text whether the head is tied.
+
+        vLLM asks the config of the text, whose default is yes; transformers asks that of the model.
+
+        Raises:
+            UserError: the experts of a file are square: transformers tells by their shape whether their
+                axes are exchanged.
+        """
+        super().adopt(processor, config)
+        text = config.text_config
+        text.tie_word_embeddings = config.tie_word_embeddings
+        if text.hidden_size in (text.moe_intermediate_size, 2 * text.moe_intermediate_size):
+            raise UserError(
+                f"qwen3_vl_moe: moe_intermediate_size: expected neither hidden_size "
+                f"({text.hidden_size}) nor half of it, got {text.moe_intermediate_size}: the layout of "
+                "such experts in a file cannot be told"
+            )
+
+    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Return the softmax over these experts alone, see `Family.weigh`."""
+        weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
+        return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)
+
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Save the model in the layout of published checkpoints, see `Family.save`."""
+        named = self.published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights as in published checkpoints, see `Family.published`."""
+        named = self.export_names(weights)
+        if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
+            named.pop("lm_head.weight", None)
+        return named
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights, those of the experts in the layout of published checkpoints."""
+        return {
+            name: weight.transpose(1, 2).contiguous() if ".mlp.experts." in name else weight
+            for name, weight in named.items()
+        }

@@ -1,0 +1,96 @@
+"""Building small models of families with one vision tower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+from transformers import CONFIG_MAPPING
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.parts.families.small import builder
+from vlmrl.parts.families.small.builder import TIED, check_fields
+
+VISION: Mapping[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 112,
+    "patch_size": 14,
+}
+"""Default fields of a small vision tower."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallImageModel:
+    """A recipe of small models: names of transformers classes and default config fields."""
+
+    model: str
+    config: str
+    text: str
+    """Model type of the language model."""
+    vision: str
+    """Model type of the vision tower."""
+    format: builder.Format
+    text_fields: Mapping[str, Any] = field(default_factory=dict)
+    vision_fields: Mapping[str, Any] = field(default_factory=dict)
+    token_ids: Mapping[str, str] = field(default_factory=dict)
+    """Field of the whole config -> the token whose id it takes."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the whole config."""
+    shrink: int = 1
+    """Side, in patches, of the square that becomes one token."""
+    tile_tokens: str | None = None
+    """Field of the whole config that takes the number of tokens per tile."""
+
+
+def build(
+    small: SmallImageModel, build: BuildConfig, corpus: Sequence[str], seed: int
+) -> tuple[Any, Any]:
+    """Build the model and its tokenizer, see `builder.build`."""
+    return builder.build(
+        small.model, lambda t: _config(small, build, t), build, corpus, seed, small.format
+    )
+
+
+def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
+    text_class, vision_class = CONFIG_MAPPING[small.text], CONFIG_MAPPING[small.vision]
+    tokens = builder.token_fields(tokenizer)
+    text_keys = {*text_class.__annotations__, TIED} - {*tokens, "head_dim"}
+    check_fields(build, "text", build.text, text_keys)
+    check_fields(build, "vision", build.vision, {*vision_class.__annotations__})
+
+    text, width = builder.text_fields(build, small.text_fields)
+    vision = {**VISION, **small.vision_fields, **build.vision}
+    builder.head_dim("vision", "hidden_size", vision, "num_attention_heads", 1)
+    if "head_dim" in text_class.__annotations__:
+        text["head_dim"] = width
+    if "query_pre_attn_scalar" in text_class.__annotations__:
+        text.setdefault("query_pre_attn_scalar", width)
+    text.setdefault("rope_parameters", {**builder.ROPE})
+    tokens_of_tile = _count_tile_tokens(small, vision["image_size"], vision["patch_size"])
+    tied = text.pop(TIED, False)
+    fields = dict(small.fields)
+    fields |= {key: tokenizer.convert_tokens_to_ids(t) for key, t in small.token_ids.items()}
+    if small.tile_tokens is not None:
+        fields[small.tile_tokens] = tokens_of_tile
+    return getattr(transformers, small.config)(
+        text_config={**text, **tokens, TIED: tied, "model_type": small.text},
+        vision_config={**vision, "model_type": small.vision},
+        tie_word_embeddings=tied,
+        **fields,
+    )
+
+
+def _count_tile_tokens(small: SmallImageModel, side: Any, patch: Any) -> int:
+    whole = isinstance(side, int) and isinstance(patch, int) and min(side, patch) > 0
+    if not whole or side % (patch * small.shrink):
+        raise UserError(
+            f"model.build.vision: image_size ({side!r}) must be a multiple of "
+            f"{small.shrink} * patch_size ({patch!r})"
+        )
+    return (side // patch // small.shrink) ** 2

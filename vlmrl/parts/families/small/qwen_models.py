@@ -1,0 +1,144 @@
+"""Building small models of the Qwen vision-language families and their relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+
+from vlmrl.config import BuildConfig
+from vlmrl.models.chat import chatml
+from vlmrl.parts.families.small import builder
+from vlmrl.parts.families.small.builder import TIED, check_fields
+
+CHAT_TEMPLATE = chatml(
+    image="<|vision_start|><|image_pad|><|vision_end|>",
+    video="<|vision_start|><|video_pad|><|vision_end|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallQwenModel:
+    """A recipe of small models: names of transformers classes and default config fields."""
+
+    model: str
+    config: str
+    processor: str
+    video_processor: str
+    vision: Mapping[str, Any]
+    text: Mapping[str, Any] = field(default_factory=dict)
+    vision_width: str = "hidden_size"
+    """The field of the vision config for the width of the tower."""
+    vision_out: str = "out_hidden_size"
+    """The field of the vision config that must equal the language model's hidden size."""
+    side_share: float = 24 / 64
+    """The share of rotary frequencies that M-RoPE gives to rows, and the same share to columns."""
+    interleaved: bool = False
+    """Whether M-RoPE interleaves the frequencies of time, rows and columns; only vLLM reads it."""
+
+
+def build(
+    small: SmallQwenModel, build: BuildConfig, corpus: Sequence[str], seed: int
+) -> tuple[Any, Any]:
+    """Build the model and its processor, see `builder.build`."""
+    model, tokenizer = builder.build(
+        small.model, lambda t: _config(small, build, t), build, corpus, seed
+    )
+    return model, _processor(small, model.config.vision_config, tokenizer)
+
+
+def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: Any) -> Any:
+    config_class = getattr(transformers, small.config)
+    tokens = builder.token_fields(tokenizer)
+    fields = config_class.sub_configs["text_config"].__annotations__.keys()
+    check_fields(build, "text", build.text, {*fields, TIED} - {*tokens, "head_dim"})
+    fields = config_class.sub_configs["vision_config"].__annotations__.keys()
+    check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
+
+    text, width = builder.text_fields(build, small.text)
+    text["head_dim"] = width
+    vision = {**small.vision, **build.vision}
+    builder.head_dim("vision", small.vision_width, vision, "num_heads", 4)
+    rope = mrope(width, small.side_share, small.interleaved)
+    text.setdefault("rope_parameters", rope)
+    tied = text.pop(TIED, False)
+    return config_class(
+        text_config={**text, **tokens},
+        vision_config={**vision, small.vision_out: text["hidden_size"]},
+        tie_word_embeddings=tied,
+        **_media_tokens(tokenizer),
+    )
+
+
+def build_published(
+    small: SmallQwenModel,
+    text: Mapping[str, Any],
+    vision: Mapping[str, Any],
+    tied: bool,
+    corpus: Sequence[str],
+) -> tuple[Any, Any]:
+    """Build a model with the fields of a published config, and a processor that knows few words.
+
+    The weights are random, and as large as the published ones: for `torch.device("meta")` and its like.
+    """
+    tokenizer = builder.train(corpus, BuildConfig().vocab_size)
+    width = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    rope = mrope(width, small.side_share, small.interleaved)
+    ends = {
+        key: value for key, value in builder.token_fields(tokenizer).items() if key != "vocab_size"
+    }
+    config = getattr(transformers, small.config)(
+        text_config={**text, **ends, "rope_parameters": rope},
+        vision_config={**vision, small.vision_out: text["hidden_size"]},
+        tie_word_embeddings=tied,
+        **_media_tokens(tokenizer),
+    )
+    model = getattr(transformers, small.model)(config).eval()
+    return model, _processor(small, model.config.vision_config, tokenizer)
+
+
+def _media_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the ids of the tokens of media, as the config's fields."""
+    token = tokenizer.convert_tokens_to_ids
+    return {
+        "image_token_id": token("<|image_pad|>"),
+        "video_token_id": token("<|video_pad|>"),
+        "vision_start_token_id": token("<|vision_start|>"),
+        "vision_end_token_id": token("<|vision_end|>"),
+    }
+
+
+def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:
+    """Return rotary parameters with a share of the frequencies for rows and the same for columns."""
+    frequencies = head_dim // 2
+    side = int(frequencies * side_share)
+    sections = [frequencies - 2 * side, side, side]
+    rope = {**builder.ROPE, "mrope_section": sections}
+    return {**rope, "mrope_interleaved": True} if interleaved else rope
+
+
+def _processor(small: SmallQwenModel, vision: Any, tokenizer: Any) -> Any:
+    of_images, of_videos = pixel_settings(vision)
+    return getattr(transformers, small.processor)(
+        image_processor=transformers.Qwen2VLImageProcessor(**of_images),
+        tokenizer=tokenizer,
+        video_processor=getattr(transformers, small.video_processor)(**of_videos),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def pixel_settings(vision: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the image and the video processor that match a vision tower."""
+    factor = vision.patch_size * vision.spatial_merge_size
+    shared = {
+        "patch_size": vision.patch_size,
+        "temporal_patch_size": vision.temporal_patch_size,
+        "merge_size": vision.spatial_merge_size,
+        "size": {"shortest_edge": 4 * factor**2, "longest_edge": 1280 * factor**2},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    sizes = {"shortest_edge": factor**2, "longest_edge": 8192 * factor**2}
+    return shared, {**shared, "size": sizes}

@@ -1,0 +1,328 @@
+"""The base of families with a vision tower of square tiles and plain positions.
+
+An image becomes one or several tiles of one size. The HF processor decides which tiles and which tokens
+around them, so it encodes every prompt, and none of its rules are repeated here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from vlmrl.config import BuildConfig
+from vlmrl.errors import UserError
+from vlmrl.models import media_features
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family, shift
+from vlmrl.models.chat import render_chat, render_reply
+from vlmrl.parts.families.small import image_models
+from vlmrl.schema import Encoded, Frame, Sample, Space
+from vlmrl.schema.media import Decoded, PilImage
+
+
+@dataclass(frozen=True)
+class ImageFamily(Family):
+    """The base of families that take images as tiles; a subclass computes the features of images."""
+
+    placeholder: ClassVar[str]
+    """The token that the chat template writes for an image."""
+    language_model: ClassVar[str] = "model.language_model"
+    """The path of the decoder, which takes embeddings."""
+    small: ClassVar[image_models.SmallImageModel]
+    """The recipe of the family's small models."""
+
+    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
+        """Build a small model of this architecture, see `Family.build`."""
+        model, tokenizer = image_models.build(self.small, build, corpus, seed)
+        processor = self.small_processor(model.config, tokenizer)
+        model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
+        return model, processor
+
+    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+        """Build the processor of a small model with this config."""
+        raise TypeError(f"{type(self).__name__} must define small_processor")
+
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+        """Compute the features [..., H] of all images of all prompts, in order."""
+        raise TypeError(f"{type(self).__name__} must define image_features")
+
+    # ------------------------------------------------------------------------------- prompts
+
+    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+        """Render the chat prompt, see `render_chat`."""
+        return render_chat(self, processor, sample, instruction)
+
+    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+        """Render an observation, see `render_reply`."""
+        return render_reply(self, processor, parts)
+
+    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+        """Encode a prompt as the HF processor does: ids, `tensor_names`, and positions [1, T] from 0.
+
+        Raises:
+            UserError: The numbers of placeholders and images differ, or an image is refused.
+        """
+        return self._process(processor, text, media, adds_special_tokens(processor, text))
+
+    def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+        """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
+        return shift(self._process(processor, text, media, False), start)
+
+    def _process(
+        self, processor: Any, text: str, media: Sequence[Decoded], special: bool
+    ) -> Encoded:
+        compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
+        places = text.count(self.placeholder)  # which is not one token in every tokenizer
+        if places != len(media):
+            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        try:
+            out = processor(
+                text=[text],
+                images=list(media) or None,
+                add_special_tokens=special,
+                return_tensors="pt",
+            )
+        except ValueError as error:
+            raise UserError(f"the images are refused: {error}") from error
+        ids = out.pop("input_ids")[0].tolist()
+        tensors = {key: out[key] for key in self.tensor_names if key in out}
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
+    """The tensors of the HF processor that the tower needs; each family documents their shapes."""
+
+    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+        """Return the size of the first image, with the family's space."""
+        if not isinstance(medium, PilImage):
+            return Frame(space=self.space)
+        return Frame(*medium.size, space=self.space)
+
+    # ------------------------------------------------------------------------------- forward
+
+    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> media_features.ByPrompt | None:
+        """Compute the features [tokens, H] of the images of each prompt, with gradient."""
+        seen = [p.tensors for p in prompts if p.tensors]
+        if not seen:
+            return None
+        features = self.image_features(model, seen)
+        return media_features.split_by_prompt(features, prompts, model.config.image_token_id)
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        features: media_features.ByPrompt | None,
+        cache: Any = None,
+    ) -> torch.Tensor:
+        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
+        embeds, places = model.get_input_embeddings()(input_ids), None
+        if features is not None:
+            places = input_ids == model.config.image_token_id
+            embeds = media_features.place_features(embeds, places, features)
+        out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
+        return out.last_hidden_state
+
+    def run(
+        self,
+        model: Any,
+        embeds: torch.Tensor,
+        places: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        cache: Any,
+    ) -> Any:
+        """Run the decoder on embeddings [B, T, H]; `places` [B, T] marks images, if there are any."""
+        return model.get_submodule(self.language_model)(
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+
+
+def adds_special_tokens(processor: Any, text: str) -> bool:
+    """Return whether the tokenizer adds the start token; False when the chat template has written it."""
+    start = processor.tokenizer.bos_token
+    return start is None or not text.startswith(start)
+
+
+# --------------------------------------------------------------------------------------------------
+# The base of families with a SigLIP vision tower.
+
+
+SIGLIP_VISION = {"vision_use_head": False}
+"""Fields of a small model's tower."""
+
+
+@dataclass(frozen=True)
+class SiglipFamily(ImageFamily):
+    """The base of families with a SigLIP tower: weights are saved under the published names.
+
+    transformers (5.19) leaves `vision_model` out of the names of the tower, which vLLM refuses.
+    """
+
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_tower.",),
+        "projector": ("model.multi_modal_projector.",),
+        "language": ("model.language_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ENCODER_LINEAR,
+        "projector": ("linear_1", "linear_2"),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.language_model.layers",
+        "model.vision_tower.encoder.layers",
+    )
+    shared: ClassVar[bool] = True
+
+    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
+        named = self.published(model, weights)
+        model.save_pretrained(folder, state_dict=named, save_original_format=False)
+
+    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the weights as in published checkpoints, see `Family.published`."""
+        named = self.export_names(weights)
+        if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
+            named.pop(_published_name("lm_head.weight"), None)
+        return named
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Rename the weights as in published checkpoints, which vLLM expects."""
+        return {_published_name(name): value for name, value in named.items()}
+
+
+RENAMED = {
+    "lm_head.": "language_model.lm_head.",
+    "model.language_model.": "language_model.model.",
+    "model.vision_tower.vision_model.": "vision_tower.vision_model.",
+    "model.vision_tower.": "vision_tower.vision_model.",
+    "model.": "",
+}
+
+
+def _published_name(name: str) -> str:
+    ours = next(prefix for prefix in RENAMED if name.startswith(prefix))
+    return RENAMED[ours] + name.removeprefix(ours)
+
+
+# --------------------------------------------------------------------------------------------------
+# The base of SmolVLM and Idefics3: a grid of tiles with row and column tokens, then the whole image.
+#
+# Their reports publish no format for boxes; Smol2Operator, in which their authors train SmolVLM2 to
+# point, uses numbers from 0 to 1.
+
+
+IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
+GRID = 2
+"""The largest number of rows and of columns in a small model's grid."""
+PLACES = tuple(f"<row_{r + 1}_col_{c + 1}>" for r in range(6) for c in range(6))
+SMALL_TOKENS = (IMAGE, AROUND, WHOLE, *(p for p in PLACES if int(p[5]) <= GRID >= int(p[-2])))
+"""The media tokens of a small model's tokenizer."""
+TURN_END = "<end_of_utterance>"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{{ message['role'] | capitalize }}:"
+    "{% if message['content'] is string %} {{ message['content'] }}{% else %}"
+    "{% if message['content'][0]['type'] != 'image' %} {% endif %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<end_of_utterance>\n"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+VISION = {"image_size": 84, "initializer_range": 0.05}
+"""Fields of a small model's tower."""
+
+
+@dataclass(frozen=True)
+class IdeficsFamily(ImageFamily):
+    """The base of SmolVLM and Idefics3.
+
+    `pixel_values` is float32 [1, tiles, 3, side, side], `pixel_attention_mask` int64
+    [1, tiles, side, side].
+    """
+
+    space: ClassVar[Space] = "norm1"
+    placeholder: ClassVar[str] = IMAGE
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, AROUND, WHOLE, *PLACES)
+    language_model: ClassVar[str] = "model.text_model"
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ("model.vision_model.",),
+        "projector": ("model.connector.",),
+        "language": ("model.text_model.", "lm_head."),
+    }
+    lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "vision": ENCODER_LINEAR,
+        "projector": ("proj",),
+        "language": LANGUAGE_LINEAR,
+    }
+    decoder_layers: ClassVar[tuple[str, ...]] = (
+        "model.text_model.layers",
+        "model.vision_model.encoder.layers",
+    )
+    shared: ClassVar[bool] = True
+    tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "pixel_attention_mask")
+
+    def _join_tensors(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        return torch.cat([before, after], 1)
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        """Count the tokens of all tiles."""
+        images = processor.image_processor
+        tiles = 1
+        if images.do_image_splitting:
+            side = images.max_image_size["longest_edge"]
+            longest = images.size["longest_edge"] if images.do_resize else max(width, height)
+            tiles = _count_tiles(width, height, longest, side)
+        return tiles * processor.image_seq_len
+
+    def image_features(
+        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
+    ) -> torch.Tensor:
+        """Compute the features [tokens of all images, H]."""
+        pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
+        out = model.model.get_image_features(
+            pixel_values=pixels.to(model.device),
+            pixel_attention_mask=seen.to(model.device),
+            return_dict=True,
+        )
+        # [tiles, tokens, H]; since transformers 5.20, a list of [tokens, H], one per prompt.
+        return torch.cat(tuple(out.pooler_output))
+
+
+def small_sizes(config: Any) -> dict[str, Any]:
+    """Return options of a small image processor: tiles of the tower's size, at most `GRID` per side."""
+    side = config.vision_config.image_size
+    return {"size": {"longest_edge": GRID * side}, "max_image_size": {"longest_edge": side}}
+
+
+def tile_tokens(config: Any) -> int:
+    """Count the tokens of one tile."""
+    vision = config.vision_config
+    return (vision.image_size // vision.patch_size // config.scale_factor) ** 2
+
+
+def _count_tiles(width: int, height: int, longest: int, side: int) -> int:
+    """Count tiles with the steps and the arithmetic of the processor itself.
+
+    Its `get_number_of_image_patches` gives slightly different numbers. The longer edge becomes
+    `longest`, then both edges are rounded up to whole tiles; if there is more than one tile, the
+    whole image is added as one more.
+    """
+    landscape = width >= height
+    ratio = width / height
+    long, short = longest, int(longest / ratio if landscape else longest * ratio)
+    short = max(short + short % 2, 1)
+    ratio = long / short if landscape else short / long
+    long = math.ceil(long / side) * side
+    short = math.ceil(int(long / ratio if landscape else long * ratio) / side) * side
+    if max(long, short) <= side:
+        return 1
+    return (long // side) * (short // side) + 1

@@ -1,0 +1,286 @@
+"""COCO's JSON and what is written like it: instances, keypoints, captions, LVIS, Objects365."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from vlmrl.data.files import text_rows
+from vlmrl.data.files.rows import WHERE, Rows
+from vlmrl.data.layout import DataPlace, Layout
+from vlmrl.errors import UserError
+from vlmrl.parts.layouts.annotated_objects import (
+    annotated,
+    ask,
+    locate,
+    mask_of,
+    numbers,
+    one_split,
+    root_of,
+    run_lengths,
+)
+
+# --------------------------------------------------------------------------------------------------
+# The images of a file like COCO's, each with its annotations, decoded when asked for.
+#
+# What is held is where each image and annotation stands in the file, and which belong together: about
+# 100 bytes an annotation, whatever its polygons.
+
+
+log = logging.getLogger(__name__)
+
+
+class _Named(msgspec.Struct):
+    id: Any = None
+
+
+class _Owned(msgspec.Struct):
+    image_id: Any = None
+
+
+@dataclass(frozen=True)
+class CocoIndex:
+    """Where things stand: annotations `order[starts[i] : starts[i + 1]]` are of image i.
+
+    `first` is the first annotation, `names` maps ids of categories to their names.
+    """
+
+    images: Sequence[Raw]
+    annotations: Sequence[Raw]
+    order: np.ndarray
+    starts: np.ndarray
+    first: Mapping[str, Any]
+    names: Mapping[Any, str]
+
+    @classmethod
+    def of(cls, place: DataPlace) -> CocoIndex:
+        """Index a file.
+
+        Raises:
+            UserError: its lists hold something else than objects; the message names file and key.
+        """
+        images = _items(place, "images")
+        annotations = _items(place, "annotations")
+        numbers = {name: n for n, name in enumerate(_field(place, "images", images, _Named))}
+        owners = np.fromiter(
+            (
+                numbers.get(owner, len(images))
+                for owner in _field(place, "annotations", annotations, _Owned)
+            ),
+            np.int32,
+            len(annotations),
+        )
+        _warn_of_orphans(place, owners == len(images), annotations)
+        order = np.argsort(owners, kind="stable").astype(np.int32)
+        starts = np.searchsorted(owners[order], np.arange(len(images) + 1))
+        first = text_rows.load(annotations[0]) if annotations else {}
+        listed = (
+            text_rows.load(place.document["categories"]) if "categories" in place.document else []
+        )
+        names = {c.get("id"): str(c.get("name")) for c in listed if isinstance(c, Mapping)}
+        return cls(images, annotations, order, starts, first, names)
+
+
+class CocoRows(Sequence[Mapping[str, Any]]):
+    """The images, each as {"image", "objects"}; `non_empty` leaves out those without annotations."""
+
+    def __init__(self, place: DataPlace, index: CocoIndex, non_empty: bool) -> None:
+        self._name = place.path.name
+        self._index = index
+        counts = np.diff(index.starts)
+        self._kept = np.flatnonzero(counts) if non_empty else np.arange(len(counts))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the image at an index with its annotations."""
+        at, held = self._kept[index], self._index
+        image = text_rows.load(held.images[at])
+        own = held.order[held.starts[at] : held.starts[at + 1]]
+        objects = [text_rows.load(held.annotations[number]) for number in own]
+        return {
+            "image": image,
+            "objects": objects,
+            WHERE: f"{self._name} image {image.get('id')}",
+        }
+
+
+def _warn_of_orphans(place: DataPlace, orphans: np.ndarray, annotations: Sequence[Raw]) -> None:
+    """Say how many annotations belong to no image: those of a subset's other images, or wrong ids."""
+    if orphans.any():
+        first = text_rows.load(annotations[int(orphans.argmax())])
+        log.warning(
+            "%s: %d of %d annotations are left out: no image has their `image_id` (%r, for one)",
+            place.path, orphans.sum(), len(orphans), first.get("image_id"),
+        )  # fmt: skip
+
+
+def _items(place: DataPlace, key: str) -> Sequence[Raw]:
+    try:
+        return text_rows.cut(place.document[key], list[Raw])
+    except ValueError as error:
+        raise UserError(f"{place.path}: key {key!r}: expected a list: {error}") from error
+
+
+def _field(place: DataPlace, key: str, items: Sequence[Raw], of: type[msgspec.Struct]) -> Any:
+    """Yield the one field of each item."""
+    decode = msgspec.json.Decoder(of).decode
+    (name,) = of.__struct_fields__
+    for number, item in enumerate(items):
+        try:
+            yield getattr(decode(item), name)
+        except ValueError as error:
+            raise UserError(f"{place.path}: key {key!r}, item {number}: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+KEYS = {"caption": "caption", "keypoints": "keypoints"}
+"""Task -> the key of an annotation that speaks for it."""
+
+
+@dataclass(frozen=True)
+class Coco(Layout):
+    """One file with `images`, `annotations` and `categories`; a row is an image.
+
+    An image: {"id": 1, "file_name": "a.jpg", "width": 640, "height": 480} (LVIS: `coco_url` in place of
+    `file_name`). An annotation: {"image_id": 1, "category_id": 3, "bbox": [x, y, width, height],
+    "segmentation": polygons or RLE, "iscrowd": 0}, with `keypoints` [x, y, v, ...] or a `caption` in
+    the files of those tasks. Coordinates are pixels from 0. Regions of crowds are left out and
+    counted in `meta["crowds"]`.
+
+    Source: https://cocodataset.org/#format-data, https://www.lvisdataset.org/dataset.
+    """
+
+    title: ClassVar[str] = "COCO instances, keypoints, captions; LVIS; Objects365"
+    origin: ClassVar[str] = "COCO, Lin et al. 2014, arXiv 1405.0312"
+    fields: ClassVar[Mapping[str, str]] = {
+        "image": "file_name",
+        "boxes": "bbox",
+        "box_labels": "category_id",
+        "masks": "segmentation",
+        "keypoints": "keypoints",
+        "answer": "caption",
+    }
+    verifiers: ClassVar[tuple[str, ...]] = ("detection", "oks", "text")
+
+    task: Literal["", "detection", "segmentation", "keypoints", "caption"] = ""
+    """What is asked; absent: captions or keypoints where the file holds them, else detection."""
+    question: str = ""
+    """The question; absent: one that names the classes."""
+
+    def recognise(self, place: DataPlace) -> str | None:
+        """Return why a file is COCO's."""
+        found = place.document
+        lists = all(
+            memoryview(found.get(key, b""))[:1] == b"[" for key in ("images", "annotations")
+        )
+        return "one object with the lists `images` and `annotations`" if lists else None
+
+    def splits(self, place: DataPlace) -> tuple[str, ...]:
+        """Return the split that the file's name says, else `train`."""
+        return place.splits
+
+    def rows(self, place: DataPlace, split: str) -> Rows:
+        """Return the images, each with its annotations."""
+        one_split(place, split, self.splits(place))
+        index = _index(place)
+        return CocoRows(place, index, non_empty=self._task(index) in KEYS)
+
+    def media_root(self, place: DataPlace) -> str:
+        """Return the folder that the images lie in or below."""
+        return str(root_of(place))
+
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+        """Return an image under our keys."""
+        image, objects = row["image"], row["objects"]
+        index = _index(place)
+        task = self._task(index)
+        common = {
+            "id": image.get("id"),
+            "image": locate(root_of(place), _file_name(image), "file_name"),
+            "width": image.get("width"),
+            "height": image.get("height"),
+            "box_space": "pixel",
+        }
+        if task == "caption":
+            answers = [_get(o, "caption", str) for o in objects]
+            return {
+                **common,
+                "question": self.question or "Describe the image in one sentence.",
+                "answer": answers,
+            }
+        single = [o for o in objects if not o.get("iscrowd")]
+        common["meta"] = {"crowds": len(objects) - len(single)}
+        if task == "keypoints":
+            people = [_keypoints(o) for o in single if o.get("num_keypoints", 1)]
+            question = self.question or "Find the keypoints of every person."
+            return {**common, "question": question, "keypoints": people}
+        names = index.names
+        labels = [_label(o, names) for o in single]
+        boxes = [_box(o) for o in single]
+        masks = [_mask(o, image) for o in single] if task == "segmentation" else []
+        question = self.question or ask(task, list(names.values()), labels)
+        return {**common, "question": question, **annotated(task, boxes, labels, masks)}
+
+    def _task(self, index: CocoIndex) -> str:
+        return self.task or next((t for t, key in KEYS.items() if key in index.first), "detection")
+
+
+def _index(place: DataPlace) -> CocoIndex:
+    return place.once("coco", lambda: CocoIndex.of(place))
+
+
+def _file_name(image: Mapping[str, Any]) -> Any:
+    if "file_name" in image or "coco_url" not in image:
+        return image.get("file_name")
+    return PurePosixPath(urlsplit(str(image["coco_url"])).path).as_posix().lstrip("/")
+
+
+def _get(annotation: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = annotation.get(key)
+    if not isinstance(value, kind):
+        raise UserError(f"key {key!r}: expected {kind.__name__}, got {value!r:.60}")
+    return value
+
+
+def _label(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> str:
+    number = annotation.get("category_id")
+    if number not in names:
+        raise UserError(f"key 'category_id': expected an id of `categories`, got {number!r:.60}")
+    return names[number]
+
+
+def _box(annotation: Mapping[str, Any]) -> list[float]:
+    x, y, width, height = numbers(annotation.get("bbox"), "bbox", 4)
+    return [x, y, x + width, y + height]
+
+
+def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
+    key = "segmentation"
+    found = annotation.get(key)
+    if isinstance(found, list) and found:
+        polygons = [numbers(polygon, key) for polygon in found]
+        if all(len(p) >= 6 and len(p) % 2 == 0 for p in polygons):
+            return mask_of(polygons, _get(image, "height", int), _get(image, "width", int))
+    if isinstance(found, Mapping) and {"size", "counts"} <= set(found):
+        if isinstance(found["counts"], list):
+            return run_lengths(found)
+        return {"size": found["size"], "counts": found["counts"]}
+    raise UserError(f"key {key!r}: expected polygons or run lengths, got {found!r:.60}")
+
+
+def _keypoints(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    spots = numbers(annotation.get("keypoints"), "keypoints")
+    area = annotation.get("area")
+    return {"keypoints": spots, **({} if area is None else {"area": area})}

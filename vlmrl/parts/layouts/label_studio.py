@@ -1,0 +1,144 @@
+"""Label Studio's exports JSON (tasks with their annotations) and JSON-MIN (images with their regions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from vlmrl.data.layout import DataPlace, Layout
+from vlmrl.errors import UserError
+from vlmrl.parts.layouts.annotated_objects import Task, annotated, ask, locate, numbers
+
+TYPES = {"rectanglelabels": "rectanglelabels", "polygonlabels": "polygonlabels"}
+"""Types of results that are read; the key of their labels is the same."""
+
+
+@dataclass(frozen=True)
+class LabelStudio(Layout):
+    """Tasks with `data` and `annotations`; a row is a task with an image.
+
+    A result: {"type": "rectanglelabels", "value": {"x": 10.0, "y": 20.0, "width": 30.0, "height": 40.0,
+    "rotation": 0, "rectanglelabels": ["dog"]}}, in percent of the image; "polygonlabels" have `points`.
+    Of several annotations the ground truth counts, else the first that was not cancelled. JSON-MIN has
+    the values alone, under names of the project: {"image": "...", "tag": [{"x": ..., "rectanglelabels":
+    ["dog"]}]}. Turned rectangles and brush masks are refused: export those in COCO's format. Results
+    that are no regions (choices, texts) are counted in `meta["others"]`.
+
+    Source: https://labelstud.io/guide/export, sections JSON and JSON_MIN.
+    """
+
+    title: ClassVar[str] = "Label Studio"
+    origin: ClassVar[str] = "Label Studio's JSON and JSON-MIN exports"
+    fields: ClassVar[Mapping[str, str]] = {"image": "data", "boxes": "value", "masks": "points"}
+    verifiers: ClassVar[tuple[str, ...]] = ("detection",)
+
+    task: Task = "detection"
+    """What is asked: boxes (those around polygons too), or outlines."""
+    question: str = ""
+    """The question; absent: one that names the classes in the image."""
+
+    def recognise(self, place: DataPlace) -> str | None:
+        """Return why a file is Label Studio's."""
+        if place.has_keys("data", "annotations"):
+            fits = isinstance(place.head[0]["data"], Mapping)
+            return "rows are tasks with `data` and `annotations`" if fits else None
+        lists = [key for row in place.head for key, value in row.items() if _is_regions(value)]
+        return f"rows have regions with labels under `{lists[0]}`" if lists else None
+
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+        """Return a task under our keys."""
+        every = _results(row) if "annotations" in row else _short_results(row)
+        results = [r for r in every if str(r.get("type")).endswith("labels")]
+        labels = [_label(result) for result in results]
+        outlines = [_outline(result) for result in results]
+        masks = outlines if self.task == "segmentation" else []
+        boxes = [_around(outline) for outline in outlines]
+        return {
+            "id": row.get("id"),
+            "image": locate(place.media_home, _image(row), "data"),
+            "question": self.question or ask(self.task, sorted(set(labels)), labels),
+            "box_space": "norm1",
+            **annotated(self.task, boxes, labels, masks),
+            "meta": {"others": len(every) - len(results)},
+        }
+
+
+def _is_regions(value: Any) -> bool:
+    """Return whether a value of JSON-MIN is a list of regions: each has its labels under their type."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(v, Mapping) and any(k.endswith("labels") for k in v) for v in value)
+    )
+
+
+def _short_results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the regions of a row of JSON-MIN in the form of JSON."""
+    values = [value for found in row.values() if _is_regions(found) for value in found]
+    kinds = [next(key for key in value if key.endswith("labels")) for value in values]
+    return [{"type": kind, "value": value} for kind, value in zip(kinds, values, strict=True)]
+
+
+def _results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = row.get("annotations")
+    if not isinstance(listed, list):
+        raise UserError(f"key 'annotations': expected a list, got {listed!r:.60}")
+    valid = [a for a in listed if not a.get("was_cancelled")]
+    chosen = sorted(valid, key=lambda a: not a.get("ground_truth"))[:1]
+    if not chosen:
+        raise UserError("key 'annotations': expected one that was not cancelled, got none")
+    return list(chosen[0].get("result") or [])
+
+
+def _image(row: Mapping[str, Any]) -> str:
+    """Return the name of a task's image: that of a local file (`?d=`), an upload or an address."""
+    data = row.get("data", row)
+    texts = [value for value in data.values() if isinstance(value, str)]
+    if not texts:
+        raise UserError(f"key 'data': expected the address of an image, got {data!r:.60}")
+    stated = data.get("image", texts[0])
+    address = urlsplit(str(stated))
+    return parse_qs(address.query).get("d", [address.path])[0]
+
+
+def _value(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    value = result.get("value")
+    if not isinstance(value, Mapping):
+        raise UserError(f"key 'value': expected an object, got {value!r:.60}")
+    return value
+
+
+def _label(result: Mapping[str, Any]) -> str:
+    kind = str(result.get("type"))
+    if kind == "brushlabels":
+        raise UserError(
+            "key 'type': brush masks (brushlabels) are not read; export in COCO's format"
+        )
+    if kind not in TYPES:
+        raise UserError(f"key 'type': expected one of {', '.join(TYPES)}, got {kind!r:.40}")
+    labels = _value(result).get(kind)
+    if not isinstance(labels, list) or not labels:
+        raise UserError(f"key {kind!r}: expected a list of labels, got {labels!r:.60}")
+    return str(labels[0])
+
+
+def _outline(result: Mapping[str, Any]) -> list[list[float]]:
+    """Return the corners in shares of the image."""
+    value = _value(result)
+    if result.get("type") == "polygonlabels":
+        points = value.get("points")
+        if not isinstance(points, list) or len(points) < 3:
+            raise UserError(f"key 'points': expected at least 3 points, got {points!r:.60}")
+        return [[n / 100 for n in numbers(point, "points", 2)] for point in points]
+    if value.get("rotation") or result.get("image_rotation"):
+        raise UserError("key 'rotation': turned rectangles are not read; make them polygons")
+    stated = [value.get(key) for key in ("x", "y", "width", "height")]
+    x, y, width, height = (n / 100 for n in numbers(stated, "value", 4))
+    return [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
+
+
+def _around(corners: list[list[float]]) -> list[float]:
+    xs, ys = zip(*corners, strict=True)
+    return [min(xs), min(ys), max(xs), max(ys)]

@@ -1,0 +1,243 @@
+"""Chat turns of a row under our keys: `system`, `history`, `question` with its media, and the reply.
+
+What layouts of chats share. A turn's media stand where its text has `<image>`, `<video>` or `<audio>`;
+the row's lists of media belong to the marks of all turns in order, and to the first user turn where
+no turn has a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmrl.answers import parsing
+from vlmrl.data import multiple_choice
+from vlmrl.data.layout import DataPlace
+from vlmrl.data.row_forms import LISTS
+from vlmrl.errors import UserError
+
+# --------------------------------------------------------------------------------------------------
+# The truth that a written reply states, under our keys: boxes, a number, an option's letter or a text.
+
+
+_ANSWER = re.compile(r"<answer>(?P<answer>.*?)</answer>", re.DOTALL)
+_THOUGHT = re.compile(r"<think>(?P<thought>.*?)</think>", re.DOTALL)
+_FENCE = re.compile(r"\s*```(?:json)?\s*(?P<inside>.*?)\s*```\s*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?")
+
+
+def read_reply(reply: Any, question: str, key: str) -> dict[str, Any]:
+    """Return what a reply says is true, as keys of a typed row; `key` names it in errors.
+
+    Only what stands in `<answer>` counts where there is one, and what stands in `<think>` is the
+    `thought`. A JSON or Python list of boxes (`bbox_2d`, `bbox` or `box`, with `label`), or four bare
+    numbers, are `boxes`; `None` and `[]` say that there is nothing. Otherwise a letter of options that
+    the question lists is a `choice`; everything else is an `answer`, and a `number` too if it reads
+    as one.
+
+    Raises:
+        UserError: the reply is empty or no text, or its letter is no option of the question.
+    """
+    if isinstance(reply, int | float) and not isinstance(reply, bool):
+        reply = f"{reply:g}" if isinstance(reply, float) else str(reply)
+    if not isinstance(reply, str) or not reply.strip():
+        raise UserError(f"key {key!r}: expected an answer, got {reply!r:.60}")
+    thought = _THOUGHT.search(reply)
+    found = _ANSWER.search(reply)
+    text = found["answer"] if found else _THOUGHT.sub("", reply)
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced["inside"]
+    text = text.strip()
+    if not text:
+        raise UserError(f"key {key!r}: expected an answer, got an empty one")
+    ours = {"thought": thought["thought"].strip()} if thought else {}
+    return {**ours, **_truth(text, question, key)}
+
+
+def _truth(text: str, question: str, key: str) -> dict[str, Any]:
+    if (boxes := _boxes(text)) is not None:
+        labels = [label for _, label in boxes]
+        stated: dict[str, Any] = {"boxes": [box for box, _ in boxes]}
+        return stated | ({"box_labels": labels} if any(labels) else {})
+    if parsing.says_nothing(text):
+        return {"boxes": [], "none": True}
+    if options := multiple_choice.asked(question):
+        try:
+            truth = multiple_choice.choice_truth(options, text)
+        except UserError as error:
+            raise UserError(f"key {key!r}: {error}") from error
+        stated = {"choice": truth.choice, "options": list(options)}
+        return stated | {"answer": list(truth.text or ())}
+    if _NUMBER.fullmatch(text):
+        return {"answer": text, "number": float(text.replace(",", ""))}
+    return {"answer": text}
+
+
+def _boxes(text: str) -> list[tuple[Any, str | None]] | None:
+    """Return (box, label) of each box where the whole text is a list of boxes; None: it is none."""
+    if not text.startswith(("[", "{")):
+        return None
+    values = parsing.values(text)
+    if len(values) != 1 or text[-1] not in "]}":
+        return None
+    (value,) = values
+    if _is_box(value):
+        return [(value, None)]
+    items = value if isinstance(value, list) else [value]
+    found = [_box(item) for item in items]
+    return None if not found or None in found else [each for each in found if each is not None]
+
+
+def _box(item: Any) -> tuple[Any, str | None] | None:
+    if _is_box(item):
+        return item, None
+    if not isinstance(item, Mapping):
+        return None
+    for key in parsing.BOX_KEYS:
+        if _is_box(item.get(key)):
+            label = item.get("label")
+            return item[key], None if label is None else str(label)
+    return None
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(map(parsing.is_number, value))
+
+
+# --------------------------------------------------------------------------------------------------
+# The media columns of a row: one value or a list, under the names that published layouts use.
+
+
+COLUMNS = {
+    "image": ("images", "image"),
+    "video": ("videos", "video"),
+    "audio": ("audios", "audio"),
+}
+"""Kind of media -> names of its column, the first that a row has being taken."""
+
+
+def media_columns(row: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the media of a row by kind: image, video, audio; a kind that it has none of is left out."""
+    found = {}
+    for kind, names in COLUMNS.items():
+        values = [row[name] for name in names if row.get(name) not in (None, "", [])]
+        if values:
+            found[kind] = values[0] if isinstance(values[0], list) else [values[0]]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------
+
+
+ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+}
+"""Roles as layouts call them -> as we call them."""
+
+_MARK = re.compile(r"<(image|video|audio)>")
+
+
+@dataclass
+class _Turn:
+    role: str
+    text: str
+    media: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def has_turns(place: DataPlace, key: str, role: str) -> bool:
+    """Return whether the first row of a place has a list of turns under `key`, with a role each."""
+    turns = place.head[0].get(key) if place.head else None
+    return isinstance(turns, list) and any(
+        isinstance(turn, Mapping) and role in turn for turn in turns
+    )
+
+
+def read_turns(
+    turns: Any, media: Mapping[str, list[Any]], key: str, role: str = "role", text: str = "content"
+) -> tuple[dict[str, Any], str | None]:
+    """Return our keys of a list of turns, and the last assistant's text (None: a user has the last word).
+
+    `media` maps image, video and audio to the row's own; `key` names the list in errors; `role` and
+    `text` are the keys of a turn.
+
+    Raises:
+        UserError: a turn is of another form, there is no question, or marks and media differ in number.
+    """
+    if not isinstance(turns, list) or not turns:
+        raise UserError(f"key {key!r}: expected a list of turns, got {turns!r:.60}")
+    read = [_turn(turn, role, text, f"key {key!r}, turn {n}") for n, turn in enumerate(turns, 1)]
+    system = [turn.text for turn in read if turn.role == "system"]
+    talk = [turn for turn in read if turn.role != "system"]
+    if len(system) > 1 or (system and read[0].role != "system"):
+        raise UserError(f"key {key!r}: expected one system turn at the start, got {len(system)}")
+    reply = talk.pop().text if talk and talk[-1].role == "assistant" else None
+    if not talk or talk[-1].role != "user":
+        raise UserError(f"key {key!r}: expected a user's turn as the last question, got none")
+    _share_out(media, talk, key)
+    question = talk.pop()
+    history = [{"role": t.role, "content": t.text, **_lists(t)} for t in talk]
+    ours: dict[str, Any] = {"question": question.text, **question.media}
+    return {**ours, "system": system[0] if system else None, "history": history or None}, reply
+
+
+def _turn(turn: Any, role: str, text: str, where: str) -> _Turn:
+    if not isinstance(turn, Mapping) or turn.get(role) not in ROLES:
+        said = turn.get(role) if isinstance(turn, Mapping) else turn
+        raise UserError(
+            f"{where}: expected {role!r} to be one of {', '.join(ROLES)}, got {said!r:.60}"
+        )
+    content = turn.get(text)
+    if isinstance(content, list):
+        return _parts(ROLES[turn[role]], content, where)
+    if not isinstance(content, str):
+        raise UserError(f"{where}: expected a text under {text!r}, got {content!r:.60}")
+    return _Turn(ROLES[turn[role]], content)
+
+
+def _parts(role: str, content: list[Any], where: str) -> _Turn:
+    """Return a turn whose content is a list of parts, as chat APIs write it."""
+    found = _Turn(role, "")
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = str(kind).removesuffix("_url")
+        if kind == "text" and isinstance(part.get("text"), str):
+            found.text += part["text"]
+        elif kind in LISTS:
+            found.text += f"<{kind}>"
+            value = part.get(kind, part.get(f"{kind}_url"))
+            value = value.get("url") if isinstance(value, Mapping) and "url" in value else value
+            if value is not None:  # else it is one of the row's own
+                found.media.setdefault(kind, []).append(value)
+        else:
+            raise UserError(
+                f"{where}: expected a part of text, image, video or audio, got {part!r:.60}"
+            )
+    return found
+
+
+def _share_out(media: Mapping[str, list[Any]], turns: list[_Turn], key: str) -> None:
+    """Give the row's own media to the turns that have marks for them."""
+    for kind, values in media.items():
+        wanted = [_MARK.findall(t.text).count(kind) - len(t.media.get(kind, [])) for t in turns]
+        if values and not any(wanted):
+            first = next(n for n, turn in enumerate(turns) if turn.role == "user")
+            wanted[first] = len(values)
+            turns[first].text = f"<{kind}>" * len(values) + turns[first].text
+        if sum(wanted) != len(values):
+            raise UserError(
+                f"key {key!r}: expected a <{kind}> for each {kind}, got {sum(wanted)} for {len(values)}"
+            )
+        left = iter(values)
+        for turn, count in zip(turns, wanted, strict=True):
+            if count > 0:
+                turn.media[kind] = [*turn.media.get(kind, []), *(next(left) for _ in range(count))]
+
+
+def _lists(turn: _Turn) -> dict[str, Any]:
+    return {LISTS[kind]: values for kind, values in turn.media.items()}

@@ -1,0 +1,64 @@
+"""Rows that `vlmrl data select` took from a run: questions with their truth as the run knew it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vlmrl.data.layout import DataPlace, Layout
+from vlmrl.data.row_forms import LISTS
+from vlmrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class SelectedRows(Layout):
+    """Questions with a typed truth, in the unit square and in seconds, and where they come from.
+
+    A row: {"id": "shapes-17", "question": "Where is the dog?", "images": ["rows_media/3f.png"], "truth":
+    {"boxes": [{"box": [0.1, 0.2, 0.5, 0.6], "label": "dog"}]}, "selected_from": {"run": "mine", "step": 10}}.
+    """
+
+    title: ClassVar[str] = "rows selected from a run"
+    origin: ClassVar[str] = "`vlmrl data select`"
+    fields: ClassVar[Mapping[str, str]] = {
+        "id": "id",
+        "question": "question",
+        "system": "system",
+        "history": "history",
+        **LISTS,
+        "image_index": "truth.image",
+        "answer": "truth.text",
+        "boxes": "truth.boxes",
+    }
+
+    def recognise(self, place: DataPlace) -> str | None:
+        """Return why a place holds selected rows."""
+        fits = place.has_keys("selected_from", "question", "truth")
+        return "rows have `selected_from`, a question and a truth" if fits else None
+
+    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+        """Return a row under our keys."""
+        truth = row.get("truth")
+        if not isinstance(truth, Mapping):
+            raise UserError(f"key 'truth': expected an object, got {truth!r:.60}")
+        ours: dict[str, Any] = {
+            key: row.get(key) for key in ("id", "question", "system", "history")
+        }
+        ours |= {kind: row[key] for kind, key in LISTS.items() if row.get(key)}
+        named = {"image": "image_index", "text": "answer"}
+        ours |= {named.get(str(kind), str(kind)): value for kind, value in truth.items()}
+        if "boxes" in truth:
+            ours |= _boxes(truth["boxes"])
+        return {**ours, "box_space": "norm1"}
+
+
+def _boxes(stated: Any) -> dict[str, Any]:
+    if not isinstance(stated, list) or not all(
+        isinstance(b, Mapping) and "box" in b for b in stated
+    ):
+        raise UserError(f"key 'truth.boxes': expected a list of boxes, got {stated!r:.60}")
+    return {
+        "boxes": [box["box"] for box in stated],
+        "box_labels": [box.get("label") for box in stated],
+    }

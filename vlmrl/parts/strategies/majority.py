@@ -1,0 +1,96 @@
+"""TTRL: the most frequent answer of a group is taken for the truth; nobody labels anything.
+
+Source: Zuo et al. 2025, "TTRL: Test-Time Reinforcement Learning", arXiv 2504.16084. Differs: where two
+answers are equally frequent nobody is paid (theirs takes the first); all completions vote and are
+trained on (theirs vote with more samples than they train on). **A policy that gives one answer to
+everything is paid in full**: `majority/one_answer` and `majority/entropy` show it, and the run says so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from vlmrl.answers import text
+from vlmrl.schema import Completion, Rewards, Rollouts, Verdict
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, pay
+
+LABEL = "majority"
+"""Name of the verdict on a completion."""
+FEWEST = 4
+"""Fewest groups with a majority of which `majority/one_answer` says something."""
+
+
+@dataclass(frozen=True)
+class Majority(Strategy):
+    """A reward for the answer that most of the group give, without labels. Example: Majority(weight=1.0)."""
+
+    curves: ClassVar[Mapping[str, str]] = {
+        "majority/share": "Mean share of a group that gives its most frequent answer.",
+        "majority/none": "Share of groups in which no answer was given more often than all others.",
+        "majority/entropy": "Entropy of the answers to all prompts of the step, in nats: 0 if all are one.",
+        "majority/one_answer": "Share of the step's majorities that are one answer: 1 is collapse.",
+    }
+    reads_completions: ClassVar[bool] = True
+
+    weight: float = 1.0
+    """What is paid for the majority's answer."""
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0:
+            raise ValueError(f"expected a weight above 0, got {self.weight:g}")
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
+    ) -> tuple[Rollouts, Rewards]:
+        """Pay the completions whose answer is that of most of their group."""
+        found: dict[tuple[int, int], Verdict] = {}
+        for p, group in enumerate(rollouts.completions):
+            votes = {
+                g: _vote(completion)
+                for g, completion in enumerate(group)
+                if rewards.valid[p, g] and completion.origin == "policy"
+            }
+            chosen = most_frequent([vote for vote in votes.values() if vote])
+            for g, vote in votes.items():
+                note = "" if chosen else "no answer has a majority"
+                found[p, g] = Verdict(float(vote == chosen != ""), answer=vote or None, note=note)
+        return rollouts, pay(rewards, LABEL, found, self.weight)
+
+    def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
+        """Return how much the answers agree, within groups and over the batch; see `curves`."""
+        groups = [[of[LABEL] for of in group if LABEL in of] for group in rewards.verdicts]
+        groups = [group for group in groups if group]
+        votes = [[str(v.answer) for v in group if v.answer] for group in groups]
+        if not any(votes):
+            return {}
+        chosen = [most_frequent(group) for group in votes]
+        agreed = Counter(answer for answer in chosen if answer)
+        every = Counter(vote for group in votes for vote in group)
+        total = every.total()
+        found = {
+            "majority/share": statistics.fmean(
+                max(Counter(said).values(), default=0) / len(group)
+                for said, group in zip(votes, groups, strict=True)
+            ),
+            "majority/none": statistics.fmean(not answer for answer in chosen),
+            "majority/entropy": -sum(n / total * math.log(n / total) for n in every.values()) + 0.0,
+        }
+        if agreed.total() >= FEWEST:
+            found["majority/one_answer"] = max(agreed.values()) / agreed.total()
+        return found
+
+
+def most_frequent(votes: Sequence[str]) -> str:
+    """Return the answer that was given most often, more than once; "" if there is not one such."""
+    (first, most), (_, next_) = [*Counter(votes).most_common(2), ("", 0), ("", 0)][:2]
+    return first if most > max(next_, 1) else ""
+
+
+def _vote(completion: Completion) -> str:
+    """Return what a completion answers, normalised; "" if it does not come to an end or to an answer."""
+    return "" if completion.truncated else text.normalised(completion.answer or "")

@@ -1,0 +1,175 @@
+"""Absolute Zero: the policy proposes questions, and is paid for those that it answers now and then.
+
+Source: Zhao et al. 2025, "Absolute Zero", arXiv 2505.03335, eq. 4: with s the share of right answers
+to what was proposed, a proposal's reward is 0 where s is 0 or 1, else 1 - s. A card takes the place of
+their Python interpreter: a row {id, proposal} of the source `solve` becomes a sample, or is refused.
+Differs: proposals to one prompt are a group with a baseline of its own, and so are answers to one
+proposal; theirs has one baseline for each role. What a batch proposes twice is asked once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from vlmrl.data.source import Source
+from vlmrl.errors import UserError
+from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Verdict
+from vlmrl.scoring.scorer import Judged
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, add_groups, pay
+
+SEED_PURPOSE = 21
+LABEL = "self_play"
+"""Name of the verdict on a proposal."""
+
+Group = tuple[Prompt, Sequence[Completion], Sequence[Judged]]
+
+
+@dataclass(frozen=True)
+class SelfPlay(Strategy):
+    """Questions that the policy itself proposes, and its answers. Example: SelfPlay(groups=16)."""
+
+    curves: ClassVar[Mapping[str, str]] = {
+        "self_play/valid": "Share of proposals that became a question.",
+        "self_play/learnable": "Share of proposals of which some answers were right, but not all.",
+        "self_play/solved": "Share of right answers, averaged over the proposals that became a question.",
+        "self_play/faulted": "Share of proposals that could not be judged and have no part in the loss.",
+        "self_play/pool": "Proposals that are kept to be asked again.",
+    }
+    state_names: ClassVar[tuple[str, ...]] = ("texts", "lengths")
+    reads_completions: ClassVar[bool] = True
+
+    propose: str = "self_play/propose"
+    """Training source whose rows ask for a proposal. What its verifiers give is paid, too."""
+    solve: str = "self_play/solve"
+    """Training source whose card makes a sample of a proposal, and whose verifiers judge the answers.
+    With weight 0 none of its own rows are drawn."""
+    groups: int = 4
+    """Groups of answers that a step trains on: to new proposals, then to ones of the pool."""
+    pool: int = 256
+    """Latest proposals that are kept."""
+    correct_above: float = 0.5
+    """An answer is right if its reward exceeds this."""
+    refused: float = 0.0
+    """What is paid for a proposal that cannot become a question."""
+
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise ValueError(f"expected groups of at least 1, got {self.groups}")
+        if self.pool < 0:
+            raise ValueError(f"expected a pool of at least 0, got {self.pool}")
+
+    def begin(self, run: RunParts) -> None:
+        """Begin with an empty pool.
+
+        Raises:
+            UserError: `propose` or `solve` is no training source.
+        """
+        names = [source.name for source in run.loader.sources]
+        for wanted in (self.propose, self.solve):
+            if wanted not in names:
+                raise UserError(
+                    f"strategy self_play: expected a training source {wanted!r}, got {names}"
+                )
+        self._keep([])
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
+    ) -> tuple[Rollouts, Rewards]:
+        """Ask what was proposed, pay the proposals, and put groups of answers behind the batch."""
+        proposals = self._proposals(rollouts, rewards)
+        if not proposals:
+            return rollouts, rewards
+        source = next(s for s in run.loader.sources if s.name == self.solve)
+        read = {text: self._read(source, text) for text in proposals.values()}
+        chance = np.random.default_rng(draw.seed(SEED_PURPOSE))
+        new = [text for text, found in read.items() if text and isinstance(found, Sample)]
+        new = [new[n] for n in chance.permutation(len(new))]
+        kept = [text for text in self._kept() if text not in read]
+        old = [kept[n] for n in chance.permutation(len(kept))][: max(0, self.groups - len(new))]
+        self._keep([*kept, *new])
+        read |= {text: self._read(source, text) for text in old}
+        posed = {t: found for t in [*new, *old] if isinstance(found := read[t], Sample)}
+        groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, run)
+        for text, (_, _, judged) in zip(posed, groups, strict=True):
+            read[text] = self._learnability(judged)
+        outcomes = ((place, read[text]) for place, text in proposals.items())
+        verdicts = {place: one for place, one in outcomes if isinstance(one, Verdict)}
+        return add_groups(rollouts, pay(rewards, LABEL, verdicts), groups[: self.groups])
+
+    def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
+        """Return the shares of proposals by what became of them, and the size of the pool."""
+        verdicts = [of[LABEL] for group in rewards.verdicts for of in group if LABEL in of]
+        pool = {"self_play/pool": float(len(self._kept()))}
+        if not verdicts:
+            return pool
+        solved = [v.parts["solved"] for v in verdicts if "solved" in v.parts]
+        of_solved = {"self_play/solved": statistics.fmean(solved)} if solved else {}
+        return {
+            "self_play/valid": len(solved) / len(verdicts),
+            "self_play/learnable": sum(0 < s < 1 for s in solved) / len(verdicts),
+            "self_play/faulted": sum(v.fault is not None for v in verdicts) / len(verdicts),
+            **of_solved,
+            **pool,
+        }
+
+    def _proposals(self, rollouts: Rollouts, rewards: Rewards) -> dict[tuple[int, int], str | None]:
+        """Return what was proposed by the place of its completion; None where there is no answer."""
+        return {
+            (p, g): completion.answer
+            for p, prompt in enumerate(rollouts.batch.prompts)
+            if prompt.sample.source == self.propose
+            for g, completion in enumerate(rollouts.completions[p])
+            if rewards.valid[p, g] and completion.origin == "policy"
+        }
+
+    def _read(self, source: Source, text: str | None) -> Sample | Verdict:
+        """Return the sample that a proposal becomes, or why it becomes none."""
+        if not text:
+            return Verdict(self.refused, note="nothing is proposed")
+        row = {"id": f"proposed-{zlib.crc32(text.encode()):08x}", "proposal": text}
+        try:
+            return replace(source, rows=[row]).sample(0)
+        except UserError as error:
+            if isinstance(error.__cause__, UserError):
+                return Verdict(self.refused, answer=text, note=str(error.__cause__))
+            return Verdict.failed(str(error))  # the card's doing, not the policy's
+
+    def _ask(
+        self,
+        samples: Sequence[Sample],
+        source: Source,
+        count: int,
+        draw: BatchDraw,
+        run: RunParts,
+    ) -> list[Group]:
+        if not samples:
+            return []
+        prompts = run.pose(samples, source)
+        answers = run.ask(prompts, count, draw, SEED_PURPOSE)
+        judged = run.judge(answers, samples, draw)
+        return list(zip(prompts, answers.completions, judged, strict=True))
+
+    def _learnability(self, judged: Sequence[Judged]) -> Verdict:
+        right = [one.reward > self.correct_above for one in judged if one.reward is not None]
+        if not right:
+            return Verdict.failed("none of its answers could be judged")
+        solved = statistics.fmean(right)
+        return Verdict(1 - solved if 0 < solved < 1 else 0.0, {"solved": solved})
+
+    def _kept(self) -> list[str]:
+        """Return the pool, oldest first."""
+        ends = np.cumsum(self.state["lengths"])[:-1]
+        return [part.tobytes().decode() for part in np.split(self.state["texts"], ends)][
+            : len(self.state["lengths"])
+        ]
+
+    def _keep(self, texts: Sequence[str]) -> None:
+        latest = [text.encode() for text in texts[max(0, len(texts) - self.pool) :]]
+        self.state["texts"] = np.frombuffer(b"".join(latest), np.uint8)
+        self.state["lengths"] = np.array([len(text) for text in latest], np.int64)
