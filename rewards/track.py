@@ -28,9 +28,9 @@ class Track(AnswerVerifier):
     Source: VideoChat-R1, arXiv 2504.06958; GOT-10k's average overlap, arXiv 1810.11981.
 
     Example:
-    >>> from vlmrl.schema import Track as TrueTrack
+    >>> from vlmrl.schema import BoxTrack
     >>> from vlmrl.scoring.verifier import judge
-    >>> truth = Truth(track=TrueTrack((0.0, 1.0), (Box(0, 0, 0.5, 0.5), Box(0, 0, 0.5, 0.5))))
+    >>> truth = Truth(track=BoxTrack((0.0, 1.0), (Box(0, 0, 0.5, 0.5), Box(0, 0, 0.5, 0.5))))
     >>> judge(Track(), "[[0, 0, 50, 50], [50, 50, 90, 90]]", truth).score
     0.5
     """

@@ -59,7 +59,7 @@ def write_rows(*rows: object) -> Path:
 
 COMMANDS = (
     ",train,doctor,plan,eval,try,serve,score,verify,report,export,list,data,data check,data explain,"
-    "data rate,data list,changed,mixture,mixture fit,config,config show,config validate,config schema"
+    "data rate,data list,mixture,mixture fit,config,config show,config validate,config schema"
 )
 
 

@@ -121,7 +121,8 @@ def test_the_algorithm_of_the_guide_is_reinforce(tmp_path: Path) -> None:
 
 def test_the_tracker_of_the_guide_writes_lines(tmp_path: Path) -> None:
     name, _ = example("extend/tracker.md", tmp_path)
-    tracker = plugins.build("tracker", name).start(types.SimpleNamespace(folder=tmp_path))
+    tracker = plugins.build("tracker", name)
+    tracker.start(types.SimpleNamespace(folder=tmp_path))
     tracker.log("rl", 3, {"reward/mean": 0.5})
     tracker.close()
     assert (tmp_path / "curves.csv").read_text().splitlines() == ["rl,3,reward/mean,0.5"]

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "launch_overhead": "needs Ray",
     "saves": "writes gigabytes",
     "tables": "a part of the scripts that print tables",
+    "reproduce": "test_reproduce.py",
     "learning": "a part of the scripts that train",
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",

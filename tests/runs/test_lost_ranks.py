@@ -19,12 +19,12 @@ import os
 import signal
 
 from vlmrl.errors import LostRank
-from vlmrl.runs import lost_ranks
+from vlmrl.assemble.lifecycle import naming_lost_ranks
 from vlmrl.system import distributed
 
 with distributed.session(60):
     try:
-        with lost_ranks.naming():
+        with naming_lost_ranks():
             distributed.barrier()
             if distributed.rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -95,7 +95,7 @@ LOOK_S = 5.0
 
 
 @contextmanager
-def naming() -> Iterator[None]:
+def naming_lost_ranks() -> Iterator[None]:
     """Inside, with several ranks, the loss of another one is a line that says which it is.
 
     All ranks enter it together.
@@ -188,7 +188,7 @@ def train(
     with (
         run_lock.fenced(config.folder),
         distributed.session(together.timeout_s, together.sequence_parallel, together.replicas),
-        naming(),
+        naming_lost_ranks(),
         ExitStack() as stack,
     ):
         if output is None:
