@@ -84,17 +84,17 @@ def choose_turns(
     `rollouts` are the policy's turns of those that began at the prompt. A place is drawn by `key`, its
     rollout and its turn alone.
     """
-    found: list[tuple[int, int]] = []
+    turns_chosen: list[tuple[int, int]] = []
     for turn in range(1, max(map(len, rollouts), default=0)):
         for number, turns in enumerate(rollouts):
-            if len(found) == count:
-                return found
+            if len(turns_chosen) == count:
+                return turns_chosen
             if turn < len(turns):
                 higher = rise(turns, turn, branching.tokens, vocabulary)
                 chance = branching.chance + branching.per_entropy * higher
                 drawn = uniform(f"branch {[*key, number, turn]}")
-                found += [(number, turn)] if drawn < chance else []
-    return found
+                turns_chosen += [(number, turn)] if drawn < chance else []
+    return turns_chosen
 
 
 def rise(turns: Sequence[Segment], turn: int, tokens: int, vocabulary: int) -> float:
@@ -235,7 +235,7 @@ class RunningDriver(RunningEngine):
         keys = keys_of(batch, sampling)
         first = self.inner.generate(batch, with_keys(self._first(sampling), keys))
         begun = zip(batch.prompts, first.completions, keys, strict=True)
-        groups = [self._begin(prompt, said, own) for prompt, said, own in begun]
+        groups = [self._begin(prompt, completions, own) for prompt, completions, own in begun]
         self._go_on([row for group in groups for row in group], sampling)
         for group, own in zip(groups, keys, strict=True):
             group += self._branch(group, own, sampling)
@@ -260,12 +260,12 @@ class RunningDriver(RunningEngine):
             self._continue(live, sampling)
 
     def _begin(
-        self, prompt: Prompt, said: Sequence[Completion], keys: Sequence[tuple[int, ...]]
+        self, prompt: Prompt, completions: Sequence[Completion], keys: Sequence[tuple[int, ...]]
     ) -> list[_Row]:
         """Return rollouts after their first turns; there may be more keys than those."""
-        rows = [self._start(prompt, key) for key in keys[: len(said)]]
-        for row, one in zip(rows, said, strict=True):
-            row.write(one)
+        rows = [self._start(prompt, key) for key in keys[: len(completions)]]
+        for row, completion in zip(rows, completions, strict=True):
+            row.write(completion)
         return rows
 
     def _start(self, prompt: Prompt, key: tuple[int, ...]) -> _Row:
@@ -285,9 +285,9 @@ class RunningDriver(RunningEngine):
         if not left:
             return []
         assert self.branching is not None
-        said = [[s for s in row.trail.segments if s.of_policy] for row in group]
+        turns = [[s for s in row.trail.segments if s.of_policy] for row in group]
         vocabulary, key = len(self._policy.tokenizer), (sampling.seed, *keys[0])
-        places = choose_turns(self.branching, said, len(left), vocabulary, key)
+        places = choose_turns(self.branching, turns, len(left), vocabulary, key)
         starts = [group[number].starts[turn - 1] for number, turn in places]
         branches = [
             replace(start, key=own, trail=start.trail.fork())
@@ -375,7 +375,7 @@ class RunningDriver(RunningEngine):
             self.driver.inner.require_room(policy, after.next_prompt(), sampling.max_tokens)
         except UserError:
             return "budget"
-        frames = [policy.family.frame(policy.processor, one.medium) for one in outcome.shown]
+        frames = [policy.family.frame(policy.processor, item.medium) for item in outcome.shown]
         row.view = row.view.then(outcome.shown, frames)
         row.trail = after
         if self._first(sampling).n < sampling.n:
@@ -387,8 +387,10 @@ class RunningDriver(RunningEngine):
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
         seeds = tuple((_seed(sampling, row.key, row.trail.num_turns),) for row in live)
         single = replace(sampling, n=1, keys=seeds)
-        for row, (said,) in zip(live, self.inner.generate(batch, single).completions, strict=True):
-            row.write(said)
+        for row, (completion,) in zip(
+            live, self.inner.generate(batch, single).completions, strict=True
+        ):
+            row.write(completion)
 
     def _count(self, calls: Sequence[Call]) -> None:
         self._faults.extend(call.outcome == "fault" for call in calls)

@@ -89,19 +89,19 @@ class Environment:
 
     def play(self, state: State, max_moves: int = 64) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the actions of its script until the world is done; empty where it has no script."""
-        found: list[tuple[str, Mapping[str, Any]]] = []
-        while len(found) < max_moves and (action := self.demonstrate(state)) is not None:
-            name, given = action
+        actions: list[tuple[str, Mapping[str, Any]]] = []
+        while len(actions) < max_moves and (action := self.demonstrate(state)) is not None:
+            name, arguments = action
             plain = {
                 key: [value.x, value.y] if isinstance(value, Point) else value
-                for key, value in given.items()
+                for key, value in arguments.items()
             }
             step = self.step(state, Move("", name, plain, Frame(1, 1, "norm1")))
-            found.append(action)
+            actions.append(action)
             if step.done:
                 break
             state = step.state
-        return found
+        return actions
 
     def step(self, state: State, move: Move) -> MoveOutcome:
         """Return what comes of a move; the base class calls the action that it names.
@@ -128,11 +128,11 @@ class Environment:
 
     def schemas(self, space: Space = "norm1") -> list[dict[str, Any]]:
         """Return the actions in OpenAI's form; `space` is that of the policy's coordinates."""
-        found = []
+        schemas = []
         for name in self.actions:
             method = getattr(self, name)
-            found.append(tool.schema(method, name, inspect.getdoc(method) or name, space))
-        return found
+            schemas.append(tool.schema(method, name, inspect.getdoc(method) or name, space))
+        return schemas
 
 
 def seed_for(sample: Sample, seed: int) -> int:

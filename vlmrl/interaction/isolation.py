@@ -60,15 +60,15 @@ class SharedView:
     def load(self) -> View:
         """Return the view with its media; images are kept for the next calls of this process."""
         shown = []
-        for one, stored in zip(self.view.shown, self.stored, strict=True):
-            medium: Decoded = one.medium
+        for item, stored in zip(self.view.shown, self.stored, strict=True):
+            medium: Decoded = item.medium
             if stored is not None and isinstance(medium, Video):
                 medium = replace(medium, frames=_map(stored))
             elif stored is not None and isinstance(medium, Audio):
                 medium = replace(medium, samples=_map(stored))
             elif stored is not None:
                 medium = _image(stored)
-            shown.append(replace(one, medium=medium))
+            shown.append(replace(item, medium=medium))
         return replace(self.view, shown=tuple(shown))
 
 
@@ -84,10 +84,10 @@ class SharedMediaFolder:
     def share(self, view: View) -> SharedView:
         """Write what is not written yet, and return the view without its pixels."""
         shown, stored = [], []
-        for one in view.shown:
+        for item in view.shown:
             with self._lock:
-                kept = None if one.original is not None else self._store(one.medium)
-            shown.append(replace(one, medium=_emptied(one.medium)))
+                kept = None if item.original is not None else self._store(item.medium)
+            shown.append(replace(item, medium=_emptied(item.medium)))
             stored.append(kept)
         return SharedView(replace(view, shown=tuple(shown)), tuple(stored))
 
@@ -105,10 +105,10 @@ class SharedMediaFolder:
         array = np.ascontiguousarray(owner)
         path = Path(self._folder.name, str(next(self._numbers)))
         array.tofile(path)
-        found = SharedArray(str(path), str(array.dtype), array.shape)
-        self._known[id(owner)] = found
+        stored = SharedArray(str(path), str(array.dtype), array.shape)
+        self._known[id(owner)] = stored
         weakref.finalize(owner, _forget, self._known, id(owner), str(path)).atexit = False
-        return found
+        return stored
 
 
 def _forget(known: dict[int, SharedArray], key: int, path: str) -> None:
@@ -222,10 +222,10 @@ def call(
     """
     began = time.perf_counter()
     try:
-        found, refused = check_parts(_TOOLS[tool].call(name, arguments, shared.load()), limits), ""
+        parts, refused = check_parts(_TOOLS[tool].call(name, arguments, shared.load()), limits), ""
     except Refused as error:
-        found, refused = (), clean(str(error))[:MAX_REFUSAL] or "refused"
-    return CallReply(found, refused, time.perf_counter() - began)
+        parts, refused = (), clean(str(error))[:MAX_REFUSAL] or "refused"
+    return CallReply(parts, refused, time.perf_counter() - began)
 
 
 def clean(text: str) -> str:

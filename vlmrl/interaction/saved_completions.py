@@ -153,8 +153,8 @@ def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
     buffer = _open(name, media)
     if buffer.getbuffer()[:4] != b"PK\x03\x04":
         return Image.open(buffer).convert("RGB")
-    with np.load(buffer, allow_pickle=False) as found:
-        arrays: dict[str, Any] = {key: found[key] for key in found.files}
+    with np.load(buffer, allow_pickle=False) as archive:
+        arrays: dict[str, Any] = {key: archive[key] for key in archive.files}
     heard = Audio(arrays["samples"], int(arrays["rate"])) if "samples" in arrays else None
     if "frames" not in arrays:
         assert heard is not None
@@ -173,6 +173,6 @@ def _load(name: str, media: Mapping[str, np.ndarray]) -> Decoded:
 
 def media_of(saved: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the names of what was observed in these completions, and of their experts."""
-    segments = (segment for one in saved for segment in one.get("segments", ()))
-    experts = {name for one in saved for name in one.get("experts", ())}
+    segments = (segment for completion in saved for segment in completion.get("segments", ()))
+    experts = {name for completion in saved for name in completion.get("experts", ())}
     return experts | {name for segment in segments for name in segment["media"]}

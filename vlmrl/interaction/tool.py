@@ -104,11 +104,11 @@ class View:
         Raises:
             Refused: there is no image of this number.
         """
-        one = self._find("image", number)
-        if one.original is None:
-            assert isinstance(one.medium, Image.Image)
-            return one.medium.copy()
-        return self._cut(one.original, one.box)
+        image = self._find("image", number)
+        if image.original is None:
+            assert isinstance(image.medium, Image.Image)
+            return image.medium.copy()
+        return self._cut(image.original, image.box)
 
     def crop(self, number: int, box: Box) -> Shown:
         """Return what is in a box of an image, cut from the original; `box` is in its unit square.
@@ -116,15 +116,15 @@ class View:
         Raises:
             Refused: there is no image of this number, or the box has no pixel.
         """
-        one = self._find("image", number)
-        width, height = one.box.x2 - one.box.x1, one.box.y2 - one.box.y1
+        image = self._find("image", number)
+        width, height = image.box.x2 - image.box.x1, image.box.y2 - image.box.y1
         whole = Box(
-            one.box.x1 + box.x1 * width,
-            one.box.y1 + box.y1 * height,
-            one.box.x1 + box.x2 * width,
-            one.box.y1 + box.y2 * height,
+            image.box.x1 + box.x1 * width,
+            image.box.y1 + box.y1 * height,
+            image.box.x1 + box.x2 * width,
+            image.box.y1 + box.y2 * height,
         )
-        original = one.original or number
+        original = image.original or number
         return Shown(self._cut(original, whole), original=original, box=whole)
 
     def video(self, number: int = 1, span: Span | None = None, count: int = 8) -> Video:
@@ -134,16 +134,16 @@ class View:
             Refused: there is no video of this number, or no frame in the span.
             MediaError: the file cannot be read.
         """
-        one = self._find("video", number)
-        assert isinstance(one.medium, Video)
-        span = span or Span(0.0, one.medium.duration)
-        if one.source is None:
-            return _thin(one.medium, span, count)
-        start = one.source.start or 0.0
-        part = replace(one.source, start=start + span.start, end=start + span.end)
+        shown = self._find("video", number)
+        assert isinstance(shown.medium, Video)
+        span = span or Span(0.0, shown.medium.duration)
+        if shown.source is None:
+            return _thin(shown.medium, span, count)
+        start = shown.source.start or 0.0
+        part = replace(shown.source, start=start + span.start, end=start + span.end)
         config = VideoConfig(fps=1000.0, min_frames=1, max_frames=count)
-        found = load_video(part, self.access, config)
-        return replace(found, times=tuple(span.start + time for time in found.times))
+        video = load_video(part, self.access, config)
+        return replace(video, times=tuple(span.start + time for time in video.times))
 
     def audio(self, number: int = 1, span: Span | None = None) -> Audio:
         """Return a stretch of an audio, or of a video's where no audio was shown.
@@ -153,10 +153,10 @@ class View:
             MediaError: the file cannot be read.
         """
         kind: MediaKind = "audio" if self._numbered("audio") else "video"
-        one = self._find(kind, number)
-        known = one.medium.audio if isinstance(one.medium, Video) else one.medium
-        if known is None and one.source is not None:
-            known = load_audio(replace(one.source, kind="audio"), self.access, AudioConfig())
+        shown = self._find(kind, number)
+        known = shown.medium.audio if isinstance(shown.medium, Video) else shown.medium
+        if known is None and shown.source is not None:
+            known = load_audio(replace(shown.source, kind="audio"), self.access, AudioConfig())
         if not isinstance(known, Audio):
             raise Refused(f"video {number} has no sound")
         span = span or Span(0.0, known.duration)
@@ -179,16 +179,16 @@ class View:
         return replace(self, shown=(*self.shown, *(replace(s, frame=f) for s, f in pairs)))
 
     def _numbered(self, kind: MediaKind) -> list[Shown]:
-        return [one for one in self.shown if kind_of(one.medium) == kind]
+        return [item for item in self.shown if kind_of(item.medium) == kind]
 
     def _find(self, kind: MediaKind, number: int) -> Shown:
-        found = self._numbered(kind)
-        if not 1 <= number <= len(found):
+        shown = self._numbered(kind)
+        if not 1 <= number <= len(shown):
             there = (
-                f"a number from 1 to {len(found)}" if found else f"no {kind}, since there is none"
+                f"a number from 1 to {len(shown)}" if shown else f"no {kind}, since there is none"
             )
             raise Refused(f"{kind} {number} does not exist: expected {there}")
-        return found[number - 1]
+        return shown[number - 1]
 
     def _cut(self, original: int, box: Box) -> PilImage:
         """Return a copy of the pixels in a box of an original."""
@@ -210,7 +210,7 @@ def _thin(video: Video, span: Span, count: int) -> Video:
     if not inside:
         raise Refused(f"there is no frame from {span.start:g} to {span.end:g} seconds")
     places = np.linspace(0, len(inside) - 1, min(count, len(inside))).round().astype(int)
-    kept = [inside[place] for place in dict.fromkeys(places.tolist())]
+    kept = [inside[index] for index in dict.fromkeys(places.tolist())]
     return replace(
         video,
         frames=video.frames[kept].copy(),
@@ -243,15 +243,18 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
     Raises:
         UserError: a parameter has no type hint.
     """
-    found = {}
+    types_by_name = {}
     hints = typing.get_type_hints(function, include_extras=True)
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.name not in hints:
             raise UserError(
                 f"{function.__qualname__}: parameter {parameter.name!r} has no type hint"
             )
-        found[parameter.name] = (hints[parameter.name], parameter.default is parameter.empty)
-    return found
+        types_by_name[parameter.name] = (
+            hints[parameter.name],
+            parameter.default is parameter.empty,
+        )
+    return types_by_name
 
 
 def schema(
@@ -264,8 +267,8 @@ def schema(
         "properties": {key: _type_schema(hint, space) for key, (hint, _) in known.items()},
         "required": [key for key, (_, required) in known.items() if required],
     }
-    told = {"name": name, "description": description, "parameters": body}
-    return {"type": "function", "function": told}
+    function_body = {"name": name, "description": description, "parameters": body}
+    return {"type": "function", "function": function_body}
 
 
 def to_values(
@@ -307,10 +310,10 @@ def to_values(
 def _type_schema(hint: Any, space: Space) -> dict[str, Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        told = _type_schema(inner[0], space)
+        annotated = _type_schema(inner[0], space)
         return {
-            **told,
-            "description": ", ".join([inner[1], *filter(None, [told.get("description")])]),
+            **annotated,
+            "description": ", ".join([inner[1], *filter(None, [annotated.get("description")])]),
         }
     if hint in PLAIN:
         return {"type": PLAIN[hint]}
@@ -324,7 +327,7 @@ def _type_schema(hint: Any, space: Space) -> dict[str, Any]:
     if origin in (list, tuple, Sequence):
         return {"type": "array", "items": _type_schema(inner[0], space), "maxItems": MAX_ITEMS}
     if origin in (typing.Union, types.UnionType):
-        return _type_schema(next(one for one in inner if one is not type(None)), space)
+        return _type_schema(next(member for member in inner if member is not type(None)), space)
     raise UserError(f"expected a type that JSON can state, got {hint!r}")
 
 
@@ -345,7 +348,7 @@ def _convert(key: str, hint: Any, value: Any, frame: Callable[[MediaKind], Frame
     if origin in (list, tuple, Sequence):
         if not isinstance(value, list) or len(value) > MAX_ITEMS:
             raise Refused(f"{key}: expected a list of at most {MAX_ITEMS}, got {value!r:.60}")
-        return [_convert(key, inner[0], one, frame) for one in value]
+        return [_convert(key, inner[0], item, frame) for item in value]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e15 else math.inf
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
@@ -361,15 +364,15 @@ def _place(key: str, hint: Any, value: Any, frame: Callable[[MediaKind], Frame])
         raise Refused(f"{key}: expected {PLACED[hint]}, got {value!r:.60}")
     numbers = [float(number) for number in value]
     if hint is Box:
-        found: Box | Point | Span | None = geometry.box(numbers, frame("image"))
+        region: Box | Point | Span | None = geometry.box(numbers, frame("image"))
     elif hint is Point:
-        found = geometry.point(numbers[0], numbers[1], frame("image"))
+        region = geometry.point(numbers[0], numbers[1], frame("image"))
     else:
-        found = geometry.span(numbers[0], numbers[1], frame("video"))
-    if found is None:
+        region = geometry.span(numbers[0], numbers[1], frame("video"))
+    if region is None:
         what = "time" if hint is Span else "image"
         raise Refused(f"{key}: expected {PLACED[hint]} inside the {what}, got {value!r:.60}")
-    return found
+    return region
 
 
 def _is_number(value: Any) -> bool:

@@ -57,8 +57,8 @@ def parse_calls(text: str) -> tuple[AskedCall, ...]:
 
     `text` is what the policy wrote, never an observation.
     """
-    said = text.rpartition(THOUGHT_END)[2]
-    blocks = said.split(OPEN)[1:]
+    spoken = text.rpartition(THOUGHT_END)[2]
+    blocks = spoken.split(OPEN)[1:]
     if len(blocks) > MAX_CALLS:
         return (AskedCall("", problem=f"expected at most {MAX_CALLS} calls, got {len(blocks)}"),)
     return tuple(_read(block) for block in blocks)
@@ -220,7 +220,7 @@ class Toolbox(Runner):
                     raise UserError(f"two tools have a function {name!r}")
                 self._by_name[name] = tool
                 self._schemas.append(schema)
-        names = [str(place) for place in range(len(self.tools))]
+        names = [str(index) for index in range(len(self.tools))]
         prepare = functools.partial(
             isolation.prepare, isolation.PackedParts.of([*self.tools]), names, self.limits
         )
@@ -248,13 +248,13 @@ class Toolbox(Runner):
     def _submit(self, calls: Sequence[AskedCall], view: View) -> list[_Pending]:
         """Start what can be started; a call that cannot has its refusal at once."""
         shared, pending = None, []
-        for place, asked in enumerate(calls):
+        for number, asked in enumerate(calls):
             tool = self._by_name.get(asked.name)
             problem = asked.problem
             if not problem and tool is None:
                 known = [*self._by_name]
                 problem = f"there is no tool {asked.name!r}{nearest(asked.name, known)}"
-            if not problem and place >= self.limits.max_calls:
+            if not problem and number >= self.limits.max_calls:
                 problem = f"expected at most {self.limits.max_calls} calls in a turn"
             if problem or tool is None:
                 pending.append(_Pending(asked, CallReply((), isolation.clean(problem), 0.0)))
@@ -291,18 +291,18 @@ def _gather(view: View, pending: Sequence[_Pending]) -> ToolOutcome:
     calls: list[Call] = []
     faults: list[str] = []
     images = view.num_images
-    for one in pending:
-        name, arguments = one.asked.name, one.asked.arguments
+    for call in pending:
+        name, arguments = call.asked.name, call.asked.arguments
         try:
-            answer = one.wait()
+            answer = call.wait()
         except CallFailed as error:
-            calls.append(Call(name, arguments, "fault", str(error), one.limit_s))
+            calls.append(Call(name, arguments, "fault", str(error), call.limit_s))
             faults.append(f"{name}: {error}")
             continue
-        told: list[str | Shown] = [*answer.parts]
+        reply: list[str | Shown] = [*answer.parts]
         if answer.refused:
-            told = [f"Error: {answer.refused}"]
-        for part in told:
+            reply = [f"Error: {answer.refused}"]
+        for part in reply:
             if isinstance(part, str):
                 parts.append(part)
                 continue
@@ -312,11 +312,11 @@ def _gather(view: View, pending: Sequence[_Pending]) -> ToolOutcome:
             parts.append(part.medium)
             shown.append(part)
         outcome: CallOutcome = "refused" if answer.refused else "ok"
-        cut = (part for part in told if isinstance(part, Shown) and part.original is not None)
+        cut = (part for part in reply if isinstance(part, Shown) and part.original is not None)
         first = next(cut, None)
         box, image = (first.box, first.original) if first is not None else (None, None)
-        found = tuple(part.name for part in told if isinstance(part, Shown) and part.name)
-        log = (outcome, answer.refused, answer.seconds, box, image, found)
+        names = tuple(part.name for part in reply if isinstance(part, Shown) and part.name)
+        log = (outcome, answer.refused, answer.seconds, box, image, names)
         calls.append(Call(name, arguments, *log))
     if faults:
         return ToolOutcome(calls=tuple(calls), fault="; ".join(faults))

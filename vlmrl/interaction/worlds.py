@@ -187,7 +187,7 @@ class Worlds(Runner):
         """Return what the world shows; its images are numbered where a tool may be asked for one."""
         parts: list[str | Decoded] = []
         shown = [*tools.shown]
-        images = view.num_images + sum(isinstance(one.medium, PilImage) for one in shown)
+        images = view.num_images + sum(isinstance(item.medium, PilImage) for item in shown)
         for part in acted.parts:
             if isinstance(part, str):
                 parts.append(part)
@@ -209,7 +209,7 @@ def _call(move: Move, outcome: Any, note: str, seconds: float) -> Call:
 
 
 def _last_frame(view: View) -> Frame:
-    images = [one.frame for one in view.shown if isinstance(one.medium, PilImage)]
+    images = [item.frame for item in view.shown if isinstance(item.medium, PilImage)]
     return images[-1] if images else Frame()
 
 
@@ -299,10 +299,10 @@ def _checked(metrics: Mapping[str, float]) -> dict[str, float]:
     """
     if len(metrics) > MAX_METRICS:
         raise ValueError(f"expected at most {MAX_METRICS} metrics, got {len(metrics)}")
-    found = {name: float(number) for name, number in metrics.items()}
-    for name, number in found.items():
+    numbers = {name: float(number) for name, number in metrics.items()}
+    for name, number in numbers.items():
         if not _METRIC.fullmatch(name) or not math.isfinite(number):
             raise ValueError(
                 f"expected a metric in lower case and a finite number, got {name!r:.60}: {number}"
             )
-    return found
+    return numbers

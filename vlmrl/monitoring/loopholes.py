@@ -100,14 +100,14 @@ def find_alarms(lines: Sequence[Line]) -> dict[str, Alarm]:
 
     `lines` are those of metrics.jsonl that have `REWARD`, in order, of one stage of the training.
     """
-    found: dict[str, Alarm] = {}
+    alarms: dict[str, Alarm] = {}
     for begin in _begins(len(lines)):
         for signal in ("strict", "margin"):
             alarm = _compare(signal, lines[begin : begin + WINDOW], lines[-WINDOW:])
             if alarm is not None:
-                found.setdefault(signal, alarm)
+                alarms.setdefault(signal, alarm)
     blind = _find_blind(lines)
-    return found | ({"blind": blind} if blind else {})
+    return alarms | ({"blind": blind} if blind else {})
 
 
 def _begins(count: int) -> Iterator[int]:
@@ -245,14 +245,14 @@ def _shape(answer: str) -> str:
 
 
 def _occurs(answer: str, question: str) -> bool:
-    said = text.normalised(answer)
-    return bool(said) and f" {said} " in f" {' '.join(_words(question))} "
+    normal_form = text.normalised(answer)
+    return bool(normal_form) and f" {normal_form} " in f" {' '.join(_words(question))} "
 
 
 def _words(question: str) -> Iterator[str]:
     for word in question.split():
-        if said := text.normalised(word):
-            yield said
+        if normal_form := text.normalised(word):
+            yield normal_form
 
 
 def _repeats(answer: str) -> bool:
@@ -301,8 +301,8 @@ class Measured:
         """Return what equal answers have in common."""
         if self.answer is None:
             return None
-        said = text.normalised(self.answer).encode("utf-8", "replace")
-        return hashlib.blake2b(said, digest_size=8).hexdigest()
+        normal_form = text.normalised(self.answer).encode("utf-8", "replace")
+        return hashlib.blake2b(normal_form, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ def measure(
     whose reward has no verifier that compares an answer with a truth here: those of a judge, or of an
     environment.
     """
-    found, asked = [], _Asked()
+    measured, asked = [], _Asked()
     prompts = {
         p: _prompt(scorer, rollouts.batch, p, progress) for p in numbers_here(rollouts.batch)
     }
@@ -355,27 +355,31 @@ def measure(
         for g, completion in enumerate(rollouts.completions[prompt.p]):
             if completion.origin != "policy" or not rewards.valid[prompt.p, g]:
                 continue
-            one = _begin(prompt, g, completion, float(rewards.total[prompt.p, g]))
-            _pay(scorer, prompt, one, rewards.verdicts[prompt.p][g])
+            entry = _begin(prompt, g, completion, float(rewards.total[prompt.p, g]))
+            _pay(scorer, prompt, entry, rewards.verdicts[prompt.p][g])
             if completion.answer is not None:
                 for kind, readers in prompt.readers.items():
-                    asked.add(one, kind, completion, prompt.sample, readers)
+                    asked.add(entry, kind, completion, prompt.sample, readers)
             # What runs in other processes is asked once for a group: a call costs more there.
-            if prompt.elsewhere is not None and one.own is not None and (first or _is_here(prompt)):
-                asked.add(one, "elsewhere", completion, prompt.elsewhere, prompt.components)
+            if (
+                prompt.elsewhere is not None
+                and entry.own is not None
+                and (first or _is_here(prompt))
+            ):
+                asked.add(entry, "elsewhere", completion, prompt.elsewhere, prompt.components)
             first = False
-            found.append(one)
+            measured.append(entry)
     _answer(scorer, asked)
-    return found
+    return measured
 
 
 def _begin(prompt: _Prompt, g: int, completion: Completion, reward: float) -> Measured:
-    one = Measured(prompt.p, g, reward, completion.num_tokens, completion.answer)
+    entry = Measured(prompt.p, g, reward, completion.num_tokens, completion.answer)
     if prompt.right is not None and completion.answer is not None:
-        one.signs = read_signs(completion.answer, prompt.right, prompt.sample.text)
+        entry.signs = read_signs(completion.answer, prompt.right, prompt.sample.text)
     if prompt.readers:
-        one.strict = 0.0
-    return one
+        entry.strict = 0.0
+    return entry
 
 
 def _pay(scorer: Scorer, prompt: _Prompt, one: Measured, verdicts: Mapping[str, Verdict]) -> None:
@@ -390,13 +394,15 @@ def _pay(scorer: Scorer, prompt: _Prompt, one: Measured, verdicts: Mapping[str, 
 
 
 def _answer(scorer: Scorer, asked: _Asked) -> None:
-    found = scorer.probe(asked.calls)
-    for (one, what), (_, _, components), verdicts in zip(asked.of, asked.calls, found, strict=True):
+    graded = scorer.probe(asked.calls)
+    for (entry, what), (_, _, components), verdicts in zip(
+        asked.of, asked.calls, graded, strict=True
+    ):
         if what == "elsewhere":
-            one.elsewhere = _combined(scorer, components, verdicts)
+            entry.elsewhere = _combined(scorer, components, verdicts)
         elif all(verdict.score is not None for verdict in verdicts.values()):
             mean = sum(v.score or 0.0 for v in verdicts.values()) / len(verdicts)
-            one.strict = max(one.strict or 0.0, mean)
+            entry.strict = max(entry.strict or 0.0, mean)
 
 
 def _combined(
@@ -467,11 +473,11 @@ def _readers(
     """Yield by kind the strict readers that pay the right answer, as the run's prompts ask for it."""
     if right is None or sample.truth.none:
         return
-    told = templates.completion(right, "none", frame)
+    completion = templates.completion(right, "none", frame)
     for kind in kinds().values():
         readers = _of_kind(kind.name) if known(sample.truth, kind.name) else ()
         if readers:
-            (verdicts,) = scorer.probe([(told, sample, readers)])
+            (verdicts,) = scorer.probe([(completion, sample, readers)])
             paid = [verdict.score or 0.0 for verdict in verdicts.values()]
             if min(paid) >= PAID_RIGHT:
                 yield kind.name, readers
@@ -533,8 +539,8 @@ class LoopholeWatch:
         """
         if not self.every or step % self.every:
             return {}
-        found = measure(self.scorer, rollouts, rewards, progress)
-        numbers = _average(found)
+        measured = measure(self.scorer, rollouts, rewards, progress)
+        numbers = _average(measured)
         if REWARD not in numbers:
             return {}
         self._append({**line, **numbers, "step": step})
@@ -543,23 +549,23 @@ class LoopholeWatch:
         new = [alarm for signal, alarm in alarms.items() if signal not in self._told]
         self._told |= alarms.keys()
         if new:
-            self._say(step, new, found, rollouts, rewards)
+            self._say(step, new, measured, rollouts, rewards)
         return numbers | flags
 
     def _say(
         self,
         step: int,
         alarms: Sequence[Alarm],
-        found: Sequence[Measured],
+        measured: Sequence[Measured],
         rollouts: Rollouts,
         rewards: Rewards,
     ) -> None:
         for alarm in alarms:
             self.tell(f"step {step}: loophole? {alarm}")
-        ranked = sorted(found, key=_suspicion(alarms[0].signal), reverse=True)
-        prompts = list(dict.fromkeys(one.p for one in ranked))[:NUM_ROWS]
+        ranked = sorted(measured, key=_suspicion(alarms[0].signal), reverse=True)
+        prompts = list(dict.fromkeys(entry.p for entry in ranked))[:NUM_ROWS]
         shown = rows(run_folder.media_folder(self.folder), rollouts, rewards, None, prompts)
-        by_place = {(one.p, one.g): one for one in found}
+        by_place = {(entry.p, entry.g): entry for entry in measured}
         for p, row in zip(prompts, shown, strict=True):
             for g, completion in enumerate(row["completions"]):
                 completion["loophole"] = _facts(by_place.get((p, g)))
@@ -588,37 +594,37 @@ def _facts(one: Measured | None) -> dict[str, object]:
 # -------------------------------------------------------------------------------------- numbers
 
 
-def _average(found: Sequence[Measured]) -> dict[str, float]:
+def _average(measured: Sequence[Measured]) -> dict[str, float]:
     """Return the means over the completions of all ranks."""
     values: dict[str, list[float]] = defaultdict(list)
-    for one in found:
-        values[REWARD].append(one.reward)
+    for entry in measured:
+        values[REWARD].append(entry.reward)
         for name, value in (
-            ("strict", one.strict),
-            ("elsewhere", one.elsewhere),
-            ("form_share", one.form_share),
+            ("strict", entry.strict),
+            ("elsewhere", entry.elsewhere),
+            ("form_share", entry.form_share),
         ):
             if value is not None:
                 values[f"loophole/{name}"].append(value)
-        if one.own is not None and one.elsewhere is not None:
-            values["loophole/margin"].append(one.own - one.elsewhere)
-        if one.signs is not None:
-            values["loophole/candidates"].append(one.signs.candidates)
-            values["loophole/copied"].append(one.signs.copied)
-            values["loophole/repeated"].append(one.signs.repeated)
-            if one.signs.fallback is not None:
-                values["loophole/fallback"].append(one.signs.fallback)
-    for correlation in _length_correlations(found):
+        if entry.own is not None and entry.elsewhere is not None:
+            values["loophole/margin"].append(entry.own - entry.elsewhere)
+        if entry.signs is not None:
+            values["loophole/candidates"].append(entry.signs.candidates)
+            values["loophole/copied"].append(entry.signs.copied)
+            values["loophole/repeated"].append(entry.signs.repeated)
+            if entry.signs.fallback is not None:
+                values["loophole/fallback"].append(entry.signs.fallback)
+    for correlation in _length_correlations(measured):
         values["loophole/length_correlation"].append(correlation)
     means = rank_shards.average(values)
-    return means | _commonest(found)
+    return means | _commonest(measured)
 
 
-def _length_correlations(found: Sequence[Measured]) -> list[float]:
+def _length_correlations(measured: Sequence[Measured]) -> list[float]:
     """Return for each group Pearson's correlation of reward and length, where both vary."""
     groups: dict[int, list[Measured]] = defaultdict(list)
-    for one in found:
-        groups[one.p].append(one)
+    for entry in measured:
+        groups[entry.p].append(entry)
     pairs = [([o.reward for o in g], [float(o.length) for o in g]) for g in groups.values()]
     return [
         statistics.correlation(paid, lengths)
@@ -627,9 +633,11 @@ def _length_correlations(found: Sequence[Measured]) -> list[float]:
     ]
 
 
-def _commonest(found: Sequence[Measured]) -> dict[str, float]:
+def _commonest(measured: Sequence[Measured]) -> dict[str, float]:
     """Return the share of the commonest answer among all answers."""
     counts: Counter[str] = Counter()
-    for share in distributed.gather(Counter(one.key for one in found if one.key is not None)):
+    for share in distributed.gather(
+        Counter(entry.key for entry in measured if entry.key is not None)
+    ):
         counts.update(share)
     return {"loophole/commonest": max(counts.values()) / counts.total()} if counts else {}

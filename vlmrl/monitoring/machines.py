@@ -25,17 +25,17 @@ def measure_use() -> dict[str, float]:
 
     The use is left out where nvidia-ml-py is missing or the driver does not tell.
     """
-    found = {"machine/memory_mb": psutil.Process().memory_info().rss / 2**20}
+    use = {"machine/memory_mb": psutil.Process().memory_info().rss / 2**20}
     if not torch.cuda.is_available():
-        return found
+        return use
     free, total = torch.cuda.mem_get_info()
-    found["machine/gpu_memory_mb"] = (total - free) / 2**20
-    found["machine/gpu_memory_total_mb"] = total / 2**20
+    use["machine/gpu_memory_mb"] = (total - free) / 2**20
+    use["machine/gpu_memory_total_mb"] = total / 2**20
     try:
-        found["machine/gpu_use"] = torch.cuda.utilization() / 100
+        use["machine/gpu_use"] = torch.cuda.utilization() / 100
     except Exception:  # errors of nvidia-ml-py are classes of its own; a figure must not end a run
-        return found
-    return found
+        return use
+    return use
 
 
 # --------------------------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ class Machines:
             return {}
         own = {part: s - lap.waited.get(part, 0.0) for part, s in lap.wall.items()}
         table = distributed.gather((own, lap.waited_s / lap.whole_s))
-        found = self.compare([own for own, _ in table], [idle for _, idle in table])
-        return {**found, "ranks/told_bytes": float(lap.told_bytes)}
+        compared = self.compare([own for own, _ in table], [idle for _, idle in table])
+        return {**compared, "ranks/told_bytes": float(lap.told_bytes)}
 
     def compare(
         self, own: Sequence[Mapping[str, float]], idle: Sequence[float]
@@ -81,11 +81,11 @@ class Machines:
         by_part = {part: [of_rank.get(part, 0.0) for of_rank in own] for part in parts}
         work = [sum(s for part, s in of.items() if part not in OF_MAIN) for of in own]
         self._watch(work, by_part)
-        found = {"ranks/excess": _excess(work)}
+        spreads = {"ranks/excess": _excess(work)}
         for part, seconds in {"work": work, **by_part}.items():
-            found |= _spread(part, seconds)
-            found[f"ranks/{part}/slowest"] = float(seconds.index(max(seconds)))
-        return found | _spread("idle", idle)
+            spreads |= _spread(part, seconds)
+            spreads[f"ranks/{part}/slowest"] = float(seconds.index(max(seconds)))
+        return spreads | _spread("idle", idle)
 
     def _watch(self, work: Sequence[float], by_part: Mapping[str, Sequence[float]]) -> None:
         """Name the slowest rank once it has lagged for `STEPS` steps in a row."""

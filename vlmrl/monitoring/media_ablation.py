@@ -125,8 +125,8 @@ def measure_reliance(
 
 def _all_shown(seen: Rollouts, number: int) -> Prompt:
     """Return a prompt as if the media of its completion's observations were its own too."""
-    prompt, (said,) = seen.batch.prompts[number], seen.completions[number]
-    observed = (medium for segment in said.segments for medium in segment.media)
+    prompt, (completion,) = seen.batch.prompts[number], seen.completions[number]
+    observed = (medium for segment in completion.segments for medium in segment.media)
     return replace(prompt, media=(*prompt.media, *observed))
 
 
@@ -178,10 +178,10 @@ Kinds = dict[str, tuple[Sequence[Decoded], str]]
 
 
 def _sort_by_kind(prompt: Prompt) -> Kinds:
-    found: dict[str, list[Decoded]] = {}
+    by_kind: dict[str, list[Decoded]] = {}
     for medium in prompt.media:
-        found.setdefault(kind_of(medium), []).append(medium)
-    return {kind: (media, _digest(media)) for kind, media in found.items()}
+        by_kind.setdefault(kind_of(medium), []).append(medium)
+    return {kind: (media, _digest(media)) for kind, media in by_kind.items()}
 
 
 def _borrow(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
@@ -273,8 +273,8 @@ def _drop(
         own.append(prompt)
         written.append(seen.completions[number])
         swapped.append(with_media(prompt, media[: len(prompt.media)], *model))
-        ((said,), observed) = written[-1], media[len(prompt.media) :]
-        rewritten.append((_observe_instead(said, observed, *model),))
+        ((completion,), observed) = written[-1], media[len(prompt.media) :]
+        rewritten.append((_observe_instead(completion, observed, *model),))
     before = Rollouts(PromptBatch(tuple(own)), tuple(written))
     after = Rollouts(PromptBatch(tuple(swapped)), tuple(rewritten))
     return _mean_logprob(policy, before) - _mean_logprob(policy, after)

@@ -273,24 +273,24 @@ def measure_activations(
     sharing = replace(sharing, setting="on" if shared else "off")
 
     def extrapolate() -> int:
-        one, two, two_prompts = (
+        base, two, two_prompts = (
             counter.saved(policy, _make_micro(prompt, prompts, each, whole), sharing)
             for prompts, each in ((1, 1), (1, 2), (2, 1))
         )
-        return one + (rows - 1) * (two - one) + (groups - 1) * (two_prompts - two)
+        return base + (rows - 1) * (two - base) + (groups - 1) * (two_prompts - two)
 
-    found, again = extrapolate(), 0
+    measured, again = extrapolate(), 0
     if policy.config.gradient_checkpointing:
         policy.base.gradient_checkpointing_disable()
-        again = (extrapolate() - found) // policy.base.config.get_text_config().num_hidden_layers
-        found += again
+        again = (extrapolate() - measured) // policy.base.config.get_text_config().num_hidden_layers
+        measured += again
         policy.base.gradient_checkpointing_enable({"use_reentrant": False})
     parts = config.distributed.sequence_parallel
     if parts == 1:
-        return found, again
+        return measured, again
     casts = _casts(policy, counter.sharded)
-    everywhere = min(found, groups * counter.towers(policy, prompt) + casts)
-    return everywhere + (found - everywhere) // parts, again // parts
+    everywhere = min(measured, groups * counter.towers(policy, prompt) + casts)
+    return everywhere + (measured - everywhere) // parts, again // parts
 
 
 class Counter:

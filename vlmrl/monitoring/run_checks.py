@@ -146,8 +146,8 @@ def make_probe_prompts(policy: Policy, turns: bool = False) -> tuple[Prompt, ...
 def _second_turn(policy: Policy, prompt: Prompt, observed: Decoded) -> Prompt:
     """Return the prompt continued by a turn that asks to see more, and by what it is then shown."""
     family, processor = policy.family, policy.processor
-    said = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
-    longer = continue_prompt(prompt, (*said, policy.stop_ids[0])).encoded
+    wish_ids = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
+    longer = continue_prompt(prompt, (*wish_ids, policy.stop_ids[0])).encoded
     text = family.reply(processor, ["Here:", observed])
     shown = family.extend(processor, text, [observed], longer.next_position)
     return replace(
@@ -189,13 +189,13 @@ class Checks:
             UserError: the engine differs from the trainer, or the model ignores its media and
                 `checks.media_ablation_stop` is set.
         """
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if self._parity_due(done):
-            found |= self._parity(done)
+            metrics |= self._parity(done)
             distributed.barrier()  # the media ablation may set another temperature for all ranks
         if self.prompts and _due(done, self.config.media_ablation_every):
-            found |= self._ablate_media(done, progress)
-        return found
+            metrics |= self._ablate_media(done, progress)
+        return metrics
 
     def due(self, done: int) -> bool:
         """Return whether a check is due after `done` steps."""
@@ -209,22 +209,22 @@ class Checks:
 
     def _parity(self, done: int) -> dict[str, float]:
         prompts = (*make_probe_prompts(self.policy, self.turns), *self.prompts[:PARITY_PROMPTS])
-        found = measure_parity(self.engine, self.policy, prompts)
+        parity = measure_parity(self.engine, self.policy, prompts)
         allowed = self.config.parity_tolerance or tolerance(self.policy)
-        found.require(allowed, f"parity after {done} steps")
-        return found.metrics()
+        parity.require(allowed, f"parity after {done} steps")
+        return parity.metrics()
 
     def _ablate_media(self, done: int, progress: float) -> dict[str, float]:
-        found = measure_reliance(
+        reliance = measure_reliance(
             self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
         )
         floor = self.config.media_ablation_min_drop
-        complaint = found.complaint(floor) if floor is not None else None
+        complaint = reliance.complaint(floor) if floor is not None else None
         if complaint and self.config.media_ablation_stop:
             raise UserError(f"after {done} steps: {complaint}")
         if complaint:
             self.tell(f"after {done} steps: {complaint}")
-        return found.metrics()
+        return reliance.metrics()
 
 
 def _due(done: int, every: int) -> bool:

@@ -63,8 +63,10 @@ def next_kl(algorithm: Algorithm, update: dict[str, float], completions: int) ->
     if algorithm.kl_target is None:
         return None
     update["update/kl_weight"] = algorithm.kl
-    found = update.get("loss/kl", algorithm.kl_target)
-    return next_weight(algorithm.kl, found, algorithm.kl_target, algorithm.kl_horizon, completions)
+    divergence = update.get("loss/kl", algorithm.kl_target)
+    return next_weight(
+        algorithm.kl, divergence, algorithm.kl_target, algorithm.kl_horizon, completions
+    )
 
 
 def _name(config: Config, done: int) -> str:

@@ -138,7 +138,9 @@ def sum_up_all(
     Each batch comes with how it was drawn; the greedy ones count. With several ranks every rank gets
     the figures of all rows.
     """
-    cards = {one.name: one.card for one in benchmarks if isinstance(one.card, BenchmarkCard)}
+    cards = {
+        source.name: source.card for source in benchmarks if isinstance(source.card, BenchmarkCard)
+    }
     own: list[tuple[str, RowScore]] = []
     for drawn, rollouts, rewards in scored:
         for p, prompt in enumerate(rollouts.batch.prompts):
@@ -152,9 +154,9 @@ def sum_up_all(
     rows = [pair for share in distributed.gather(own) for pair in share] if cards else []
     figures: dict[str, Figure] = {}
     for name, card in cards.items():
-        found = sorted((row for source, row in rows if source == name), key=lambda row: row.index)
-        if found:
-            numbers = sum_up(card.benchmark, card.official, found).figures
+        scores = sorted((row for source, row in rows if source == name), key=lambda row: row.index)
+        if scores:
+            numbers = sum_up(card.benchmark, card.official, scores).figures
             figures |= {f"{name}/{number}": figure for number, figure in numbers.items()}
     return figures
 
@@ -273,7 +275,8 @@ def _sum_up(
     return {
         "step": step,
         "metrics": means | {key: figure.value for key, figure in figures.items()},
-        "intervals": intervals | {key: (one.low, one.high) for key, one in figures.items()},
+        "intervals": intervals
+        | {key: (figure.low, figure.high) for key, figure in figures.items()},
         "num_samples": len(values["reward"]),
         "pass_at_k": average_pass_at_k(passes, config.samples) if passes else None,
     }
@@ -334,12 +337,12 @@ def _generate_forced(
 
 def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
     """Return for each prompt the mean of every number over the completions that have it."""
-    found = []
+    averages = []
     for p, prompt in enumerate(rollouts.batch.prompts):
         sample = prompt.sample
         main = None if sample.main_medium is None else sample.media[sample.main_medium].path
         cluster = main or sample.id
-        given: dict[str, list[float]] = defaultdict(list)
+        values: dict[str, list[float]] = defaultdict(list)
         for g, completion in enumerate(rollouts.completions[p]):
             numbers = metrics.scores(rewards, p, g)
             numbers["answered"] = float(completion.answer is not None)
@@ -351,9 +354,9 @@ def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
             of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}
             modes = metrics.by_mode(prompt, completion, numbers)
             for name, number in [*numbers.items(), *of_source.items(), *modes.items()]:
-                given[name].append(number)
-        found.append((cluster, {name: sum(v) / len(v) for name, v in given.items()}))
-    return found
+                values[name].append(number)
+        averages.append((cluster, {name: sum(v) / len(v) for name, v in values.items()}))
+    return averages
 
 
 def _collect_by_metric(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[tuple[str, float]]]:
@@ -425,11 +428,11 @@ def average_pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[s
 
     A prompt with fewer than k scored samples is left out; a k that none has is absent.
     """
-    found = {}
+    means = {}
     for k in sorted({2**i for i in range(samples.bit_length())} | {samples}):
         if values := [pass_at_k(n, c, k) for n, c in passes if n >= k]:
-            found[str(k)] = float(np.mean(values))
-    return found
+            means[str(k)] = float(np.mean(values))
+    return means
 
 
 def _mean(values: Sequence[tuple[str, float]]) -> float:

@@ -37,8 +37,8 @@ def rollout_metrics(
         for g, completion in enumerate(rollouts.completions[p]):
             if completion.origin != "policy":
                 continue
-            found = scores(rewards, p, g)
-            for name, score in found.items():
+            numbers = scores(rewards, p, g)
+            for name, score in numbers.items():
                 values["reward/mean" if name == "reward" else f"reward/{name}"].append(score)
                 values[f"{source}/{name}"].append(score)
             length = completion.num_tokens
@@ -54,7 +54,7 @@ def rollout_metrics(
             values["rollout/killed_grader"].append(any(v.is_kill for v in verdicts.values()))
             for key, number in pair_metrics(verdicts).items():
                 values[key].append(number)
-            for key, number in by_mode(prompt, completion, {**found, "length": length}).items():
+            for key, number in by_mode(prompt, completion, {**numbers, "length": length}).items():
                 values[key].append(number)
     means = rank_shards.average(values) | branch_metrics(rollouts)
     totals = [
@@ -71,11 +71,11 @@ def rollout_metrics(
 
 def scores(rewards: Rewards, p: int, g: int) -> dict[str, float]:
     """Return the scores of completion g of prompt p: `<verifier>`, and `reward` unless it is masked."""
-    found = {"reward": float(rewards.total[p, g])} if rewards.valid[p, g] else {}
+    by_verifier = {"reward": float(rewards.total[p, g])} if rewards.valid[p, g] else {}
     for name, verdict in rewards.verdicts[p][g].items():
         if verdict.applies and verdict.score is not None:
-            found[name] = verdict.score
-    return found
+            by_verifier[name] = verdict.score
+    return by_verifier
 
 
 def schedule_metrics(config: Config, changing: Container[str], done: int) -> dict[str, float]:
@@ -85,10 +85,10 @@ def schedule_metrics(config: Config, changing: Container[str], done: int) -> dic
     progress = (done - 1) / max(1, config.run.steps)
     values = config.values_at(progress)
     numbers = {key: v for key, v in values.items() if isinstance(v, int | float)}
-    found = {f"schedule/{key}": float(v) for key, v in numbers.items() if key in changing}
+    scheduled = {f"schedule/{key}": float(v) for key, v in numbers.items() if key in changing}
     if config.stages:
-        found["schedule/stage"] = 1.0 + config.stage_at(progress)
-    return found
+        scheduled["schedule/stage"] = 1.0 + config.stage_at(progress)
+    return scheduled
 
 
 def pair_metrics(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
@@ -109,11 +109,11 @@ def turn_metrics(completion: Completion) -> dict[str, float]:
     if not completion.segments:
         return {}
     calls = completion.calls
-    found = {"rollout/turns": float(len(completion.turns)), "tool/used": float(bool(calls))}
+    measured = {"rollout/turns": float(len(completion.turns)), "tool/used": float(bool(calls))}
     # A call that never ran took no time at all; its name may be anything that the policy wrote.
-    found |= {f"tool/{call.name}/seconds": call.seconds for call in calls if call.seconds > 0}
+    measured |= {f"tool/{call.name}/seconds": call.seconds for call in calls if call.seconds > 0}
     shares = {f"tool/{o}": sum(c.outcome == o for c in calls) for o in get_args(CallOutcome)}
-    return found | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
+    return measured | {key: number / max(len(calls), 1) for key, number in shares.items() if calls}
 
 
 def branch_metrics(rollouts: Rollouts) -> dict[str, float]:
@@ -132,10 +132,10 @@ def world_metrics(completion: Completion) -> dict[str, float]:
     turns = [turn for turn in completion.turns if turn.reward is not None]
     if not turns:
         return {}
-    found = {"world/reward": sum(turn.reward or 0.0 for turn in turns)}
+    measured = {"world/reward": sum(turn.reward or 0.0 for turn in turns)}
     for turn in turns:
-        found |= {f"world/{name}": number for name, number in turn.metrics.items()}
-    return found
+        measured |= {f"world/{name}": number for name, number in turn.metrics.items()}
+    return measured
 
 
 def crop_metrics(prompt: Prompt, completion: Completion) -> dict[str, float]:
@@ -148,8 +148,8 @@ def crop_metrics(prompt: Prompt, completion: Completion) -> dict[str, float]:
     seen = [medium.kind for medium in prompt.sample.media if medium.kind != "audio"]
     number = seen[: truth.image + 1].count("image")
     boxes = [call.box for call in completion.calls if call.image == number]
-    found = [max(geometry.iou(b, t) for t in truth.boxes) for b in boxes if b and truth.boxes]
-    return {"tool/crop_iou": statistics.fmean(found)} if found else {}
+    overlaps = [max(geometry.iou(b, t) for t in truth.boxes) for b in boxes if b and truth.boxes]
+    return {"tool/crop_iou": statistics.fmean(overlaps)} if overlaps else {}
 
 
 def by_mode(

@@ -91,10 +91,10 @@ class RolloutQueue:
             if self._staleness:
                 distributed.barrier()  # another rank may be evaluating still, at another temperature
         while len(self._pending) <= self._staleness:
-            place = len(self._pending)
-            if place and step + place >= self._config.run.steps:
+            ahead = len(self._pending)
+            if ahead and step + ahead >= self._config.run.steps:
                 return
-            pending = self._issue(step + place, extra, place)
+            pending = self._issue(step + ahead, extra, ahead)
             self._pending.append(pending)
             if self._staleness:
                 pending.start()
@@ -170,7 +170,7 @@ class RolloutQueue:
         if issued:
             shares = distributed.gather_to_main((issued, observed))
             issued = [_merge(of_ranks) for of_ranks in zip(*(s for s, _ in shares), strict=True)]
-            observed = {name: array for _, found in shares for name, array in found.items()}
+            observed = {name: array for _, arrays in shares for name, array in arrays.items()}
         waiting = [c for s in self._saved for g in s["groups"].values() for c in g["completions"]]
         names = saved_completions.media_of(waiting)
         return [*issued, *self._saved], observed | {name: self._observed[name] for name in names}
@@ -227,7 +227,7 @@ class RolloutQueue:
 
         Each has `size` completions, and none has tokens older than `oldest`.
         """
-        found: dict[int, Mapping[str, Any]] = {}
+        young: dict[int, Mapping[str, Any]] = {}
         for number, prompt in enumerate(batch.prompts):
             group = saved.get(str(number))
             if group is None or group["sample"] != [prompt.sample.source, prompt.sample.id]:
@@ -236,13 +236,13 @@ class RolloutQueue:
             if len(saved_ones) != size or min(map(saved_completions.oldest, saved_ones)) < oldest:
                 self._dropped += 1
                 continue
-            found[number] = group
-        return found
+            young[number] = group
+        return young
 
     def _restore_group(self, prompt: Prompt, saved: Mapping[str, Any]) -> Group:
         return tuple(
-            saved_completions.from_json(self._policy, prompt, one, self._observed)
-            for one in saved["completions"]
+            saved_completions.from_json(self._policy, prompt, completion, self._observed)
+            for completion in saved["completions"]
         )
 
 

@@ -139,13 +139,13 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
     trail = Trail(writer.family, writer.processor, prompt)
     view = first_view(writer.family, writer.processor, prompt)
     world = runner.begin(sample, 0)
-    said = None
+    completion = None
     try:
         for number, turn in enumerate(sample.demo.turns, start=1):
             where = f"sample {sample.id!r}: call {number} of its demonstration"
             text = prompting.write_call(turn, _frame_of(turn, view, where), writer.call_space)
             ids = writer.encode(sample, text, TAGS)
-            said = templates.completion(
+            completion = templates.completion(
                 text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
             )
             (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
@@ -153,7 +153,7 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
                 raise UserError(f"{where} failed: {outcome.fault}")
             if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
                 raise UserError(f"{where} is refused: {wrong[0]}")
-            trail = trail.write(said).note(calls=outcome.calls)
+            trail = trail.write(completion).note(calls=outcome.calls)
             if outcome.step is not None:
                 trail, world = trail.note(reward=outcome.step.reward), outcome.step.world
             if number == len(sample.demo.turns) and not _has_answer(sample.demo):
@@ -161,13 +161,13 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
             if outcome.step is not None and outcome.step.done:
                 raise UserError(f"{where} ends its world, but more follows")
             trail = trail.observe(*trail.encode_observation(outcome.parts))
-            frames = [writer.family.frame(writer.processor, one.medium) for one in outcome.shown]
+            frames = [writer.family.frame(writer.processor, new.medium) for new in outcome.shown]
             view = view.then(outcome.shown, frames)
     finally:
         if world is not None:
             runner.leave(world)
-    assert said is not None
-    return trail.finish(said, "stop")
+    assert completion is not None
+    return trail.finish(completion, "stop")
 
 
 def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completion:
@@ -191,7 +191,7 @@ def is_whole(prompt: Prompt) -> bool:
 
 
 def _has_answer(demo: Demo) -> bool:
-    return any(one is not None for one in (demo.text, demo.answer, demo.completion))
+    return any(field is not None for field in (demo.text, demo.answer, demo.completion))
 
 
 def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:
@@ -292,8 +292,8 @@ def score_demonstrations(scorer: Scorer, metric: str, rollouts: Rollouts) -> dic
     Empty where that cannot be said at once and without cost: the metric is no verifier's score, a source
     has no such reward, or the verifier asks elsewhere, looks at media, or sees more than one completion.
     """
-    name, found = metric.removeprefix("sampled/"), []
-    for prompt, (said,) in zip(rollouts.batch.prompts, rollouts.completions, strict=True):
+    name, asked = metric.removeprefix("sampled/"), []
+    for prompt, (completion,) in zip(rollouts.batch.prompts, rollouts.completions, strict=True):
         sample = prompt.sample
         rewards = scorer.rewards.get(sample.source, ()) if not sample.rewards else ()
         known = [resolve(reward) for reward in rewards if reward.label == name]
@@ -301,10 +301,10 @@ def score_demonstrations(scorer: Scorer, metric: str, rollouts: Rollouts) -> dic
             return {}
         if known[0].verifier.scope != "item":
             return {}
-        found.append((said, sample, known))
-    scores = [verdicts[name].score for verdicts in scorer.probe(found)]
-    given = [score for score in scores if score is not None]
-    return {f"demonstrations/{name}": fmean(given)} if given else {}
+        asked.append((completion, sample, known))
+    scores = [verdicts[name].score for verdicts in scorer.probe(asked)]
+    known_scores = [score for score in scores if score is not None]
+    return {f"demonstrations/{name}": fmean(known_scores)} if known_scores else {}
 
 
 def _token_weights(rollouts: Rollouts, last: float) -> dict[str, torch.Tensor]:
@@ -313,9 +313,9 @@ def _token_weights(rollouts: Rollouts, last: float) -> dict[str, torch.Tensor]:
         return {}
     longest = max(len(group[0].token_ids) for group in rollouts.completions)
     weights = torch.ones(len(rollouts.completions), 1, longest)
-    for row, (said,) in zip(weights, rollouts.completions, strict=True):
-        if len(said.turns) > 1:
-            row[0, len(said.token_ids) - len(said.turns[-1].token_ids) :] = last
+    for row, (completion,) in zip(weights, rollouts.completions, strict=True):
+        if len(completion.turns) > 1:
+            row[0, len(completion.token_ids) - len(completion.turns[-1].token_ids) :] = last
     return {"token_weight": weights}
 
 

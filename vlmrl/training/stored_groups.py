@@ -25,8 +25,8 @@ class StoredGroup:
 def store(prompt: Prompt, completions: Sequence[Completion]) -> StoredGroup:
     """Return what was sampled of a row's group; texts are functions of it."""
     assert prompt.place is not None
-    found = [Sampled(c.token_ids, c.logprobs, c.finish_reason, c.versions) for c in completions]
-    return StoredGroup(prompt.place, prompt.home, tuple(found))
+    sampled = [Sampled(c.token_ids, c.logprobs, c.finish_reason, c.versions) for c in completions]
+    return StoredGroup(prompt.place, prompt.home, tuple(sampled))
 
 
 def to_arrays(groups: Sequence[StoredGroup]) -> dict[str, np.ndarray]:
@@ -69,10 +69,10 @@ def from_arrays(
             tuple((version, count) for version, count in versions),
         )
 
-    found = []
+    groups = []
     for group in range(len(sizes)) if chosen is None else chosen:
         source, row, home = rows[group].tolist()
         begin = int(group_begins[group])
         completions = tuple(map(completion, range(begin, begin + int(sizes[group]))))
-        found.append(StoredGroup((source, row), home, completions))
-    return found
+        groups.append(StoredGroup((source, row), home, completions))
+    return groups

@@ -104,9 +104,9 @@ class RunParts:
         """Judge completions as answers to `samples`, by item verifiers alone."""
         homes = [prompt.home for prompt in asked.batch.prompts]
         seen = [prompt.seen for prompt in asked.batch.prompts]
-        given = (asked.completions, samples, draw.progress)
+        arguments = (asked.completions, samples, draw.progress)
         with self.timers("reward"):
-            return self.scorer.judge(*given, whole=False, homes=homes, staged=True, seen=seen)
+            return self.scorer.judge(*arguments, whole=False, homes=homes, staged=True, seen=seen)
 
     def grade(
         self, asked: Rollouts, prompts: Sequence[Prompt], draw: BatchDraw
@@ -123,8 +123,8 @@ class RunParts:
             [
                 Verdict.failed("aborted")
                 if completion.finish_reason == "abort"
-                else self.grade_of(prompt.sample, one.verdicts, draw)
-                for completion, one in zip(group, of_group, strict=True)
+                else self.grade_of(prompt.sample, entry.verdicts, draw)
+                for completion, entry in zip(group, of_group, strict=True)
             ]
             for prompt, group, of_group in zip(prompts, asked.completions, judged, strict=True)
         ]
@@ -209,24 +209,24 @@ class Strategy:
 def put_in(
     rollouts: Rollouts,
     rewards: Rewards,
-    found: dict[int, list[tuple[Completion, Judged]]],
+    groups: dict[int, list[tuple[Completion, Judged]]],
     origin: Origin,
 ) -> tuple[Rollouts, Rewards]:
     """Return the rollouts with the last completions of groups replaced by those found for them.
 
-    `found` is by prompt; a masked completion (no reward) is left out. Groups keep their size.
+    `groups` is by prompt; a masked completion (no reward) is left out. Groups keep their size.
     """
     completions, verdicts = [*rollouts.completions], [*rewards.verdicts]
     total, valid = rewards.total.clone(), rewards.valid.clone()
-    for p, pairs in found.items():
+    for p, pairs in groups.items():
         known = [(c, j.verdicts, j.reward) for c, j in pairs if j.reward is not None]
         known = known[: len(completions[p])]
         first = len(completions[p]) - len(known)
-        told = tuple(c.with_origin(origin) for c, _, _ in known)
-        completions[p] = (*completions[p][:first], *told)
+        replacements = tuple(c.with_origin(origin) for c, _, _ in known)
+        completions[p] = (*completions[p][:first], *replacements)
         verdicts[p] = (*verdicts[p][:first], *(of_one for _, of_one, _ in known))
-        for place, (_, _, reward) in enumerate(known, first):
-            total[p, place], valid[p, place] = reward, True
+        for column, (_, _, reward) in enumerate(known, first):
+            total[p, column], valid[p, column] = reward, True
     told_rollouts = replace(rollouts, completions=tuple(completions))
     return told_rollouts, Rewards(total, valid, tuple(verdicts))
 
@@ -237,9 +237,11 @@ def add_groups(
     groups: Sequence[tuple[Prompt, Sequence[Completion], Sequence[Judged]]],
 ) -> tuple[Rollouts, Rewards]:
     """Return the rollouts with further groups of G completions behind their own."""
-    total = torch.tensor([[one.reward or 0.0 for one in judged] for _, _, judged in groups])
-    valid = torch.tensor([[one.reward is not None for one in judged] for _, _, judged in groups])
-    verdicts = (tuple(one.verdicts for one in judged) for _, _, judged in groups)
+    total = torch.tensor([[entry.reward or 0.0 for entry in judged] for _, _, judged in groups])
+    valid = torch.tensor(
+        [[entry.reward is not None for entry in judged] for _, _, judged in groups]
+    )
+    verdicts = (tuple(entry.verdicts for entry in judged) for _, _, judged in groups)
     prompts = (*rollouts.batch.prompts, *(prompt for prompt, _, _ in groups))
     longer = replace(
         rollouts,

@@ -52,14 +52,14 @@ class Teacher:
         raise TypeError(f"{type(self).__name__} must define logprobs")
 
     def _grade(self, micro: MicroBatch) -> torch.Tensor:
-        found = self.logprobs(micro)
-        for row, place in (~(found.isfinite() & (found <= ROUNDING))).nonzero().tolist():
+        logprobs = self.logprobs(micro)
+        for row, token in (~(logprobs.isfinite() & (logprobs <= ROUNDING))).nonzero().tolist():
             sample = micro.prompts[int(micro.group[row])].sample
             raise UserError(
-                f"teacher: the log-prob of token {place} of a completion of sample {sample.id!r} is "
-                f"{found[row, place]:g}: expected a finite number of at most 0"
+                f"teacher: the log-prob of token {token} of a completion of sample {sample.id!r} is "
+                f"{logprobs[row, token]:g}: expected a finite number of at most 0"
             )
-        return found
+        return logprobs
 
 
 class LoadedTeacher(Teacher):
@@ -85,10 +85,10 @@ class LoadedTeacher(Teacher):
         """Return the model's log-probs by the plain forward."""
         policy = self._policy
         with torch.no_grad():
-            found, _ = completion_logprobs(
+            logprobs, _ = completion_logprobs(
                 self._model, self._family, micro.rerouted, policy.temperature, policy.pad_id
             )
-        return found.cpu()
+        return logprobs.cpu()
 
 
 class ServedTeacher(Teacher):
@@ -113,16 +113,16 @@ class ServedTeacher(Teacher):
 
     def logprobs(self, micro: MicroBatch) -> torch.Tensor:
         """Return what the server says, at temperature 1, of all completions."""
-        found = torch.zeros(micro.mask.shape)
+        logprobs = torch.zeros(micro.mask.shape)
         lengths = micro.lengths.tolist()
 
         def grade(row: int) -> None:
             if lengths[row]:
-                found[row, : lengths[row]] = self._grade_row(micro, row, lengths[row])
+                logprobs[row, : lengths[row]] = self._grade_row(micro, row, lengths[row])
 
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             list(pool.map(grade, range(len(lengths))))
-        return torch.where(micro.mask, found, 0.0)
+        return torch.where(micro.mask, logprobs, 0.0)
 
     def _grade_row(self, micro: MicroBatch, row: int, length: int) -> torch.Tensor:
         """Return the log-probs of the first `length` tokens behind the prompt of a row."""
@@ -142,8 +142,8 @@ class ServedTeacher(Teacher):
         require_same_prompt(prompt, seen)
 
         def read() -> torch.Tensor:
-            told = zip(ids, reply["prompt_logprobs"][-length:], strict=True)
-            return torch.tensor([float(table[str(token)]["logprob"]) for token, table in told])
+            tables = zip(ids, reply["prompt_logprobs"][-length:], strict=True)
+            return torch.tensor([float(table[str(token)]["logprob"]) for token, table in tables])
 
         return self._read(reply, read)
 
@@ -151,9 +151,9 @@ class ServedTeacher(Teacher):
         try:
             return read()
         except (KeyError, TypeError, ValueError) as error:
-            said = f"{type(error).__name__}: {error}"
+            problem = f"{type(error).__name__}: {error}"
             raise UserError(
-                f"teacher: {self._server} gave an answer of another form ({said}): {reply!r:.80}"
+                f"teacher: {self._server} gave an answer of another form ({problem}): {reply!r:.80}"
             ) from error
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -169,17 +169,17 @@ def build_teacher(config: Config, policy: Policy, asked: bool) -> Teacher | None
     Raises:
         UserError: one is asked for and there is none, or the reverse; it does not fit the policy.
     """
-    given = config.teacher
-    if asked != (given is not None):
+    teacher = config.teacher
+    if asked != (teacher is not None):
         name = config.algorithm.name
-        said = f"algorithm {name!r} needs one: set teacher.path, teacher.url or teacher.model"
+        missing = f"algorithm {name!r} needs one: set teacher.path, teacher.url or teacher.model"
         unused = f"algorithm {name!r} does not use it: set its option teacher_kl"
-        raise UserError(f"teacher: {said if asked else unused}")
-    if given is None:
+        raise UserError(f"teacher: {missing if asked else unused}")
+    if teacher is None:
         return None
-    path, url, token, timeout = _place(config, given)
+    path, url, token, timeout = _place(config, teacher)
     if path:
-        return LoadedTeacher(path, policy, given.quantization)
+        return LoadedTeacher(path, policy, teacher.quantization)
     moments = [config.at(moment).rollout.temperature for moment in config.moments]
     if any(temperature != 1 for temperature in moments):
         raise UserError(
