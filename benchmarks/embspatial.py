@@ -44,5 +44,7 @@ class Embspatial(Benchmark):
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put the right letter into a column, and the options as they are shown."""
         options = row["answer_options"]
-        lines = "\n".join(f"{letter}) {one}" for letter, one in zip("ABCD", options, strict=False))
+        lines = "\n".join(
+            f"{letter}) {option}" for letter, option in zip("ABCD", options, strict=False)
+        )
         return {**row, "letter": "ABCD"[int(row["answer"])], "lines": lines}

@@ -45,5 +45,5 @@ class Mmvet(Benchmark):
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """List the accepted texts, which <OR> parts; what <AND> joins must all be said."""
         parts = str(row["answer"]).split("<OR>")
-        accepted = [", ".join(one.strip() for one in part.split("<AND>")) for part in parts]
+        accepted = [", ".join(piece.strip() for piece in part.split("<AND>")) for part in parts]
         return {**row, "accepted": accepted}

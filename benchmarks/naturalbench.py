@@ -49,14 +49,14 @@ class Naturalbench(Benchmark):
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Add the truth, which the position of a row states (yes, no, no, yes), and its wholes."""
-        group, place = divmod(int(row["Index"]), 4)
+        group, position = divmod(int(row["Index"]), 4)
         binary = row["Question_Type"] == "yes_no"
         letter = "Please output the letter corresponding to the correct option."
         return {
             **row,
-            "right": ("yes", "no")[place in (1, 2)] if binary else "ABBA"[place],
+            "right": ("yes", "no")[position in (1, 2)] if binary else "ABBA"[position],
             "suffix": "Please answer Yes or No." if binary else letter,
             "group": group,
-            "pair_of_question": f"{group}/{place // 2}",
-            "pair_of_image": f"{group}/{place % 2}",
+            "pair_of_question": f"{group}/{position // 2}",
+            "pair_of_image": f"{group}/{position % 2}",
         }

@@ -44,5 +44,5 @@ class Seedbench2Plus(Benchmark):
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """List the options; one that is the name of a file is shown as lmms-eval shows it."""
         listed = [str(row[f"choice_{letter}"]) for letter in "ABCD"]
-        listed = ["<image>" if "jpg" in one or "png" in one else one for one in listed]
+        listed = ["<image>" if "jpg" in option or "png" in option else option for option in listed]
         return {**row, "listed": listed}

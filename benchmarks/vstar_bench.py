@@ -48,4 +48,4 @@ class VstarBench(Benchmark):
         text = row["text"]
         listed = re.findall(r"\([A-D]\)\s*([^()]+?)(?=\s*\([A-D]\)|$)", text)
         stem = text.split("(A)")[0].strip() if listed else text
-        return {**row, "stem": stem, "listed": [one.strip() for one in listed] or None}
+        return {**row, "stem": stem, "listed": [option.strip() for option in listed] or None}

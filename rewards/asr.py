@@ -38,10 +38,10 @@ class Asr(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted transcript."""
         assert truth.text is not None
-        found = text.spoken(answer)
+        spoken = text.spoken(answer)
         rights = [text.spoken(accepted) for accepted in truth.text]
         if self.measure == "wer":
-            score = max(text.closeness(found, right) for right in rights)
+            score = max(text.closeness(spoken, right) for right in rights)
         else:
-            score = max(text.closeness(" ".join(found), " ".join(right)) for right in rights)
+            score = max(text.closeness(" ".join(spoken), " ".join(right)) for right in rights)
         return Verdict(score, answer=answer)

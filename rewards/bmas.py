@@ -57,20 +57,20 @@ class Bmas(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""
         assert truth.text is not None
-        found = text.tokens(answer)
-        if len(found) > MAX_WORDS:
+        tokens = text.tokens(answer)
+        if len(tokens) > MAX_WORDS:
             return Verdict(0.0, note=f"answer longer than {MAX_WORDS} words")
-        scores = [self._similarity(found, text.tokens(accepted)) for accepted in truth.text]
+        scores = [self._similarity(tokens, text.tokens(accepted)) for accepted in truth.text]
         return Verdict(max(scores), answer=answer)
 
-    def _similarity(self, found: list[str], right: list[str]) -> float:
-        if not found or not right:
+    def _similarity(self, left: list[str], right: list[str]) -> float:
+        if not left or not right:
             return 0.0
         table = _table(self.vectors) if self.vectors else {}
-        cosine = np.array([[_cosine(table, a, b) for b in right] for a in found])
+        cosine = np.array([[_cosine(table, a, b) for b in right] for a in left])
         value = (float(cosine.max(1).mean()) + float(cosine.max(0).mean())) / 2
         if self.length_penalty:
-            value *= min(len(found), len(right)) / max(len(found), len(right))
+            value *= min(len(left), len(right)) / max(len(left), len(right))
         return min(1.0, max(0.0, value))
 
 

@@ -100,12 +100,12 @@ class BoxIou(AnswerVerifier):
         right = truth.boxes[0]
         if self.official:
             return self._official(answer, completion.frame, right)
-        found, note = parsing.boxes(answer, completion.frame)
-        if not found:
+        boxes, note = parsing.boxes(answer, completion.frame)
+        if not boxes:
             return Verdict(0.0, note=note)
-        if len(found) > 1 and self.several == "refuse":
-            return Verdict(0.0, answer=tuple(found), note=f"expected one box, got {len(found)}")
-        box = found[0]
+        if len(boxes) > 1 and self.several == "refuse":
+            return Verdict(0.0, answer=tuple(boxes), note=f"expected one box, got {len(boxes)}")
+        box = boxes[0]
         if self.check_label and _contradicts(box.label, right.label):
             return Verdict(0.0, answer=(box,), note=f"label {box.label!r:.40} is wrong")
         overlap = geometry.iou(box, right)
@@ -137,10 +137,10 @@ class BoxIou(AnswerVerifier):
 
     def _official(self, answer: str, frame: Frame, right: Box) -> Verdict:
         assert self.official is not None
-        found = places.refcoco_box(answer, frame, self.official)
-        if found is None:
+        corners = places.refcoco_box(answer, frame, self.official)
+        if corners is None:
             return Verdict(0.0, note="no box found by the official rule")
-        overlap = places.raw_iou(found, right.xyxy)
+        overlap = places.raw_iou(corners, right.xyxy)
         score = float(overlap >= self.threshold) if self.binary else overlap
         return Verdict(score, {"iou": overlap}, note=VERSIONS[self.official])
 

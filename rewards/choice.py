@@ -60,9 +60,9 @@ class Choice(AnswerVerifier):
         if not truth.spans:
             raise ValueError(f"expected true spans for the proof, got {truth.spans!r}")
         start, end = completion.parsed.spans.get("glue", (0, 0))
-        found, note = parsing.spans(completion.text[start:end], completion.frame)
-        iou = geometry.interval_iou(found, truth.spans)
-        parts = {"choice": verdict.score or 0.0, "iou": iou, "iop": _iop(found, truth.spans)}
+        spans, note = parsing.spans(completion.text[start:end], completion.frame)
+        iou = geometry.interval_iou(spans, truth.spans)
+        parts = {"choice": verdict.score or 0.0, "iou": iou, "iop": _iop(spans, truth.spans)}
         proved = verdict.score == 1 and iou >= self.proof
         return Verdict(float(proved), parts, verdict.answer, verdict.note or note)
 
@@ -77,9 +77,9 @@ class Choice(AnswerVerifier):
         return Verdict(float(picked == right), answer=picked, note=note)
 
 
-def _iop(found: Sequence[Span], right: Sequence[Span]) -> float:
+def _iop(spans: Sequence[Span], right: Sequence[Span]) -> float:
     """Return the share of the stated time that is true, 0 where no time is stated."""
-    covered, true = geometry.merged(found), geometry.merged(right)
+    covered, true = geometry.merged(spans), geometry.merged(right)
     stated = sum(end - start for start, end in covered)
     both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in covered for b in true)
     return both / stated if stated > 0 else 0.0

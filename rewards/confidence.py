@@ -60,23 +60,23 @@ class Confidence(AnswerVerifier):
         right = truth.boxes
         if not right:
             raise ValueError("no true boxes: declare the truth none if there is nothing to find")
-        found, note = parsing.boxes(answer, completion.frame)
-        if not found:
+        boxes, note = parsing.boxes(answer, completion.frame)
+        if not boxes:
             return Verdict(0.0, note=note)
-        iou = geometry.iou_matrix(geometry.array(found), geometry.array(right))
-        stated = np.array([b.score or 0.0 for b in found])
+        iou = geometry.iou_matrix(geometry.array(boxes), geometry.array(right))
+        stated = np.array([b.score or 0.0 for b in boxes])
         matched = pairs(
-            iou * agreement(found, right), self.threshold, "greedy_confidence", stated.tolist()
+            iou * agreement(boxes, right), self.threshold, "greedy_confidence", stated.tolist()
         )
         if not matched:
-            return Verdict(0.0, answer=tuple(found), note="nothing is hit")
-        hit = np.zeros(len(found), dtype=bool)
+            return Verdict(0.0, answer=tuple(boxes), note="nothing is hit")
+        hit = np.zeros(len(boxes), dtype=bool)
         hit[[p for p, _ in matched]] = True
         if self.form == "visual_rft":
             score = float(np.where(hit, stated, 1 - stated).mean())
         elif self.form == "linear":
-            score = float(np.where(hit, stated, -stated).sum()) / max(len(found), len(right))
+            score = float(np.where(hit, stated, -stated).sum()) / max(len(boxes), len(right))
         else:
             gains = np.where(hit, 1 - (1 - stated) ** 2, -(stated**2))
-            score = float(gains.sum()) / max(len(found), len(right))
-        return Verdict(max(0.0, score), {"hits": float(hit.mean())}, tuple(found), note)
+            score = float(gains.sum()) / max(len(boxes), len(right))
+        return Verdict(max(0.0, score), {"hits": float(hit.mean())}, tuple(boxes), note)

@@ -143,35 +143,35 @@ class Detection(AnswerVerifier):
         right = truth.boxes
         if not right:
             raise ValueError("no true boxes: declare the truth none if there is nothing to find")
-        found, note = parsing.boxes(answer, completion.frame)
-        if not found:
+        boxes, note = parsing.boxes(answer, completion.frame)
+        if not boxes:
             return Verdict(0.0, note=note)
-        iou, quality = self._compared(found, right, completion.frame)
-        parts = self._measured(quality, self._scores(found))
+        iou, quality = self._compared(boxes, right, completion.frame)
+        parts = self._measured(quality, self._scores(boxes))
         if {"map", "ap50", "ap75"} & set(self.weights):
-            parts |= self._precisions(iou, found, right)
+            parts |= self._precisions(iou, boxes, right)
         total = sum(self.weights.values())
         score = math.fsum(weight * parts[part] for part, weight in self.weights.items()) / total
-        score *= self.penalty ** abs(len(found) - len(right))
+        score *= self.penalty ** abs(len(boxes) - len(right))
         if self.length_factor:
-            score *= min(1.0, len(right) / len(found))
-        return Verdict(min(1.0, score), parts, tuple(found), note)
+            score *= min(1.0, len(right) / len(boxes))
+        return Verdict(min(1.0, score), parts, tuple(boxes), note)
 
     def _thresholds(self) -> tuple[float, ...]:
         return self.threshold if isinstance(self.threshold, tuple) else (self.threshold,)
 
     def _compared(
-        self, found: Sequence[Box], right: Sequence[Box], frame: Frame
+        self, stated: Sequence[Box], right: Sequence[Box], frame: Frame
     ) -> tuple[Array, Array]:
         """IoU of every pair, and its quality: 0 where the labels do not agree. Both [P, N].
 
         In pixels where the size is known: whole pixels then give the very IoU of COCOeval.
         """
         size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
-        a, b = (np.round(geometry.array(boxes) * size, 9) for boxes in (found, right))
+        a, b = (np.round(geometry.array(boxes) * size, 9) for boxes in (stated, right))
         iou = geometry.iou_matrix(a, b)
         quality = iou if self.quality == "iou" else np.clip(geometry.giou_matrix(a, b), 0.0, 1.0)
-        return iou, quality * agreement(found, right) if self.check_labels else quality
+        return iou, quality * agreement(stated, right) if self.check_labels else quality
 
     def _measured(self, quality: Array, scores: Sequence[float]) -> dict[str, float]:
         """Every measure but AP, each the mean over the thresholds."""
@@ -202,16 +202,16 @@ class Detection(AnswerVerifier):
     def _saturated(self, quality: float) -> float:
         return 1.0 if quality >= self.saturate else quality
 
-    def _scores(self, found: Sequence[Box]) -> list[float]:
-        return [(b.score or 0.0) if self.use_confidence else 1.0 for b in found]
+    def _scores(self, boxes: Sequence[Box]) -> list[float]:
+        return [(b.score or 0.0) if self.use_confidence else 1.0 for b in boxes]
 
     def _precisions(
-        self, iou: Array, found: Sequence[Box], right: Sequence[Box]
+        self, iou: Array, boxes: Sequence[Box], right: Sequence[Box]
     ) -> dict[str, float]:
         """AP by the COCO rules; an unlabelled prediction is of the only true class, if any."""
         labels = [text.label(b.label) if self.check_labels else "" for b in right]
-        stated = [text.label(b.label) if self.check_labels else "" for b in found]
+        stated = [text.label(b.label) if self.check_labels else "" for b in boxes]
         if len(set(labels)) == 1:
             stated = [s or labels[0] for s in stated]
-        ap = average_precision(iou, stated, self._scores(found), labels)
+        ap = average_precision(iou, stated, self._scores(boxes), labels)
         return dict(zip(("map", "ap50", "ap75"), ap, strict=True))

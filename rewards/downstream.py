@@ -154,13 +154,13 @@ class Downstream(Verifier):
             Invalid: the reply is not what was asked for.
         """
         names = ("answer", "confidence") if self.confidence else ("answer",)
-        found = read_object(reply, names)
-        answer = found["answer"]
+        fields = read_object(reply, names)
+        answer = fields["answer"]
         if not isinstance(answer, str):
             answer = json.dumps(answer)
         if not self.confidence:
             return answer, answer
-        sure = found["confidence"]
+        sure = fields["confidence"]
         if isinstance(sure, bool) or not isinstance(sure, int | float) or not 0 <= sure <= 1:
             raise Invalid(f"expected a confidence from 0 to 1, got {reply[:80]!r}")
         return answer, f"{answer} <confidence>{sure:.9f}</confidence>"

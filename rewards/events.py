@@ -77,31 +77,31 @@ class Events(AnswerVerifier):
         right = truth.spans
         if not right:
             raise ValueError("no true events: declare the truth none if there is nothing to find")
-        found, note = parsing.spans(answer, completion.frame)
-        if not found:
+        spans, note = parsing.spans(answer, completion.frame)
+        if not spans:
             return Verdict(0.0, note=note)
         if self.measure == "segment":
-            score = self._segments(found, right)
+            score = self._segments(spans, right)
         else:
-            close = _iou(found, right) if self.measure == "iou" else self._within(found, right)
-            quality = close * agreement(found, right)
+            close = _iou(spans, right) if self.measure == "iou" else self._within(spans, right)
+            quality = close * agreement(spans, right)
             total = math.fsum(float(quality[pair]) for pair in pairs(quality, 0.0))
             most = max(quality.shape) if self.measure == "iou" else sum(quality.shape) / 2
             score = min(1.0, total / most)
-        return Verdict(score, {self.measure: score}, tuple(found), note)
+        return Verdict(score, {self.measure: score}, tuple(spans), note)
 
-    def _within(self, found: Sequence[Span], right: Sequence[Span]) -> Array:
+    def _within(self, spans: Sequence[Span], right: Sequence[Span]) -> Array:
         """[P, N], 1 where start and end are near enough to the true ones, else 0."""
-        a, b = _times(found)[:, None], _times(right)[None]
+        a, b = _times(spans)[:, None], _times(right)[None]
         allowed = np.maximum(self.collar, self.end_share * (b[..., 1] - b[..., 0]))
         starts, ends = np.abs(a - b)[..., 0], np.abs(a - b)[..., 1]
         return ((starts <= self.collar) & (ends <= allowed)).astype(np.float64)
 
-    def _segments(self, found: Sequence[Span], right: Sequence[Span]) -> float:
+    def _segments(self, spans: Sequence[Span], right: Sequence[Span]) -> float:
         """F1 of the segments in which each label is active."""
         labels = {text.label(s.label) for s in right}
         only = labels.pop() if len(labels) == 1 else ""
-        stated = [replace(s, label=text.label(s.label) or only) for s in found]
+        stated = [replace(s, label=text.label(s.label) or only) for s in spans]
         true = [replace(s, label=text.label(s.label)) for s in right]
         both = [self._active(events) for events in (stated, true, [*stated, *true])]
         hits = both[0] + both[1] - both[2]
@@ -128,9 +128,9 @@ def _times(spans: Sequence[Span]) -> Array:
     return np.array([[s.start, s.end] for s in spans], dtype=np.float64)
 
 
-def _iou(found: Sequence[Span], right: Sequence[Span]) -> Array:
+def _iou(spans: Sequence[Span], right: Sequence[Span]) -> Array:
     """IoU in time of every pair, [P, N] in [0, 1]; two equal moments without length give 1."""
-    a, b = _times(found)[:, None], _times(right)[None]
+    a, b = _times(spans)[:, None], _times(right)[None]
     overlap = np.clip(np.minimum(a[..., 1], b[..., 1]) - np.maximum(a[..., 0], b[..., 0]), 0, None)
     union = (a[..., 1] - a[..., 0]) + (b[..., 1] - b[..., 0]) - overlap
     same = (a == b).all(-1).astype(np.float64)

@@ -40,5 +40,5 @@ class Exact(AnswerVerifier):
         """Compare with every accepted text."""
         assert truth.text is not None
         form = text.normalised if self.normalise else str.strip
-        found = form(answer)
-        return Verdict(float(any(found == form(accepted) for accepted in truth.text)), answer=found)
+        plain = form(answer)
+        return Verdict(float(any(plain == form(accepted) for accepted in truth.text)), answer=plain)

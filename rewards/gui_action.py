@@ -86,9 +86,9 @@ class GuiAction(AnswerVerifier):
         places, _ = parsing.points(answer, completion.frame)
         return len(places) == 1 and self._hits(places[0], truth)
 
-    def _hits(self, place: Point, truth: Truth) -> bool:
+    def _hits(self, point: Point, truth: Truth) -> bool:
         if truth.boxes:
-            return any(geometry.inside(place, box) for box in truth.boxes)
+            return any(geometry.inside(point, box) for box in truth.boxes)
         return any(
-            math.hypot(place.x - p.x, place.y - p.y) <= self.radius for p in truth.points or ()
+            math.hypot(point.x - p.x, point.y - p.y) <= self.radius for p in truth.points or ()
         )

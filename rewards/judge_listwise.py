@@ -95,8 +95,8 @@ class JudgeListwise(ModelJudge, GroupVerifier):
         seen: Seen | None,
     ) -> list[Any]:
         """Return the parts that show what `draw` names, for each candidate."""
-        found = ((name, completions[texts.index(text)]) for text, name in names.items())
-        marked = ((name, self.marks(completion, sample, seen)) for name, completion in found)
+        named = ((name, completions[texts.index(text)]) for text, name in names.items())
+        marked = ((name, self.marks(completion, sample, seen)) for name, completion in named)
         return [part for name, image in marked if image for part in image.parts(name)]
 
     def _ask(

@@ -94,15 +94,15 @@ class JudgePairwise(PairJudge, GroupVerifier):
         met = [(order[left], order[right]) for left, right in places]
         asked = [pair for pair in met if _is_open(texts, pair)]
         shown = self.shows(seen) if asked else ()
-        marked = [self.marks(one, sample, seen) if asked else None for one in completions]
+        marked = [self.marks(each, sample, seen) if asked else None for each in completions]
 
         def ask(first: int, second: int) -> Better:
             images = zip((marked[first], marked[second]), ("the first", "the second"), strict=True)
             parts = [part for image, who in images if image for part in image.parts(who)]
             return self.prefer(texts[first], texts[second], sample, [*shown, *parts])
 
-        found = self._compare(asked, ask)
-        return [self._verdict(g, met, texts, found) for g in range(len(texts))]
+        judgements = self._compare(asked, ask)
+        return [self._verdict(g, met, texts, judgements) for g in range(len(texts))]
 
     def _pairs(self, size: int, seed: int) -> list[Pair]:
         if self.against == "reference":
@@ -127,7 +127,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
         g: int,
         met: Sequence[Pair],
         texts: Sequence[str],
-        found: Mapping[Pair, PairJudgement | str],
+        judgements: Mapping[Pair, PairJudgement | str],
     ) -> Verdict:
         win, tie, loss = self.pays
         own = [pair for pair in met if g in pair]
@@ -135,13 +135,15 @@ class JudgePairwise(PairJudge, GroupVerifier):
             return Verdict(loss, note=f"no {self.part}")
         if self.against == "reference" and all(pair[1] == g for pair in own):
             return Verdict((win + loss) / 2, note="the group's reference")
-        asked = [found[pair] for pair in own if pair in found]
-        for one in asked:
-            if isinstance(one, str):
-                return Verdict.failed(one)
-        outcomes = [_outcome(pair, texts, found) * (1 if pair[0] == g else -1) for pair in own]
+        asked = [judgements[pair] for pair in own if pair in judgements]
+        for judgement in asked:
+            if isinstance(judgement, str):
+                return Verdict.failed(judgement)
+        outcomes = [_outcome(pair, texts, judgements) * (1 if pair[0] == g else -1) for pair in own]
         paid = [{1: win, 0: tie, -1: loss}[outcome] for outcome in outcomes]
-        parts = pair_judge.pair_parts([one for one in asked if isinstance(one, PairJudgement)])
+        parts = pair_judge.pair_parts(
+            [judgement for judgement in asked if isinstance(judgement, PairJudgement)]
+        )
         note = ", ".join(f"{outcomes.count(n)} {what}" for n, what in _WORDS.items())
         return Verdict(sum(paid) / len(paid), parts, note=note)
 
@@ -151,15 +153,17 @@ _WORDS = {1: "won", 0: "tied", -1: "lost"}
 
 def _is_open(texts: Sequence[str], pair: Pair) -> bool:
     """Return whether a pair must be asked about: two texts that are not the same."""
-    left, right = (texts[place] for place in pair)
+    left, right = (texts[index] for index in pair)
     return bool(left and right) and left != right
 
 
-def _outcome(pair: Pair, texts: Sequence[str], found: Mapping[Pair, PairJudgement | str]) -> int:
+def _outcome(
+    pair: Pair, texts: Sequence[str], judgements: Mapping[Pair, PairJudgement | str]
+) -> int:
     """Return 1 where the left one of a pair is better, -1 where the right one is, 0 for a tie."""
-    one = found.get(pair)
-    if isinstance(one, PairJudgement):
-        return one.outcome
+    judgement = judgements.get(pair)
+    if isinstance(judgement, PairJudgement):
+        return judgement.outcome
     return bool(texts[pair[0]]) - bool(texts[pair[1]])
 
 

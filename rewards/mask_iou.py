@@ -54,12 +54,12 @@ class MaskIou(AnswerVerifier):
         """Match the polygons in the answer with the true masks."""
         if not truth.masks:
             raise ValueError("no true masks: declare the truth none if there is nothing to find")
-        found, note = masks.polygons(answer, completion.frame)
-        if not found:
+        polygons, note = masks.polygons(answer, completion.frame)
+        if not polygons:
             return Verdict(0.0, note=note)
         size = masks.raster_size(truth.masks, completion.frame)
-        quality = masks.iou_matrix(found, truth.masks, size)
+        quality = masks.iou_matrix(polygons, truth.masks, size)
         total = math.fsum(float(quality[pair]) for pair in geometry.match(quality))
-        share = total / max(len(found), len(truth.masks))
+        share = total / max(len(polygons), len(truth.masks))
         score = share if share >= self.threshold else 0.0
-        return Verdict(score, answer=tuple(found), note=note)
+        return Verdict(score, answer=tuple(polygons), note=note)

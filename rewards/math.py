@@ -114,20 +114,20 @@ class Math(AnswerVerifier):
         stated = read_expression(answer)
         if stated is None:
             return Verdict(0.0, answer=answer, note="not one expression")
-        found = self._parse(stated)
+        parsed = self._parse(stated)
         accepted = truth.text or (f"{truth.number:.17g}",)
-        if any(self._is_equal(stated, found, form) for form in accepted):
+        if any(self._is_equal(stated, parsed, form) for form in accepted):
             return Verdict(1.0, answer=answer)
-        return Verdict(0.0, answer=answer, note="" if found else "not an expression")
+        return Verdict(0.0, answer=answer, note="" if parsed else "not an expression")
 
-    def _is_equal(self, stated: Expression, found: list[object], form: str) -> bool:
+    def _is_equal(self, stated: Expression, parsed: list[object], form: str) -> bool:
         right = read_expression(form) or Expression(form)
         gold = self._parse(right)
         if not gold:
             raise ValueError(f"the truth {form!r} is not an expression that math-verify can parse")
-        if not found or not _is_comparable(stated, right):
+        if not parsed or not _is_comparable(stated, right):
             return False
-        return bool(_math_verify().verify(gold, found, timeout_seconds=None))
+        return bool(_math_verify().verify(gold, parsed, timeout_seconds=None))
 
     def _parse(self, expression: Expression) -> list[object]:
         text = expression.text
@@ -135,8 +135,8 @@ class Math(AnswerVerifier):
             text = f"({text})/100"
         # The pool's deadline ends what hangs; math-verify's own timers need the main thread.
         marked = text if _DELIMITER.search(text) else f"${text}$"
-        found: list[object] = _math_verify().parse(marked, parsing_timeout=None)
-        return found
+        parsed: list[object] = _math_verify().parse(marked, parsing_timeout=None)
+        return parsed
 
 
 def _math_verify() -> Any:

@@ -60,5 +60,5 @@ class Ndcg(AnswerVerifier):
         return Verdict(min(1.0, score), answer=ranked, note=note)
 
 
-def _gain(place: int) -> float:
-    return 1 / math.log2(place + 1)
+def _gain(rank: int) -> float:
+    return 1 / math.log2(rank + 1)

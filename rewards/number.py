@@ -54,8 +54,8 @@ class Number(AnswerVerifier):
         stated, note = parsing.number(answer, self.percent)
         if stated is None:
             return Verdict(0.0, note=note)
-        right, found = truth.number, stated
+        right, number = truth.number, stated
         if self.decimals is not None:
-            right, found = round(right, self.decimals), round(found, self.decimals)
+            right, number = round(right, self.decimals), round(number, self.decimals)
         allowed = max(self.tolerance, self.relative * abs(right))
-        return Verdict(float(abs(found - right) <= allowed), answer=stated)
+        return Verdict(float(abs(number - right) <= allowed), answer=stated)

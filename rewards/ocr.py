@@ -61,21 +61,21 @@ class Ocr(AnswerVerifier):
         if self.official:
             score = words.anls(answer, truth.text, self.cut)
             return Verdict(score, answer=answer, note=VERSIONS[self.official])
-        found = self._form(answer)
-        score = max(self._closeness(found, self._form(accepted)) for accepted in truth.text)
+        plain = self._form(answer)
+        score = max(self._closeness(plain, self._form(accepted)) for accepted in truth.text)
         return Verdict(score, answer=answer)
 
     def _form(self, stated: str) -> str:
         form = text.unicode_form(stated)
         return form.casefold() if self.ignore_case else form
 
-    def _closeness(self, found: str, right: str) -> float:
-        if not found or not right or self.measure == "exact":
-            return float(found == right and bool(found))
+    def _closeness(self, read: str, right: str) -> float:
+        if not read or not right or self.measure == "exact":
+            return float(read == right and bool(read))
         if self.measure == "wer":
-            return text.closeness(found.split(), right.split())
+            return text.closeness(read.split(), right.split())
         if self.measure == "cer":
-            return text.closeness(found, right)
-        longest = max(len(found), len(right))
-        similarity = 1 - text.edit_distance(found, right, limit=longest) / longest
+            return text.closeness(read, right)
+        longest = max(len(read), len(right))
+        similarity = 1 - text.edit_distance(read, right, limit=longest) / longest
         return similarity if similarity >= self.cut else 0.0

@@ -75,27 +75,29 @@ class Oks(AnswerVerifier):
                 raise ValueError(
                     f"expected {len(self.sigmas)} keypoints, one a sigma, got {len(instance.spots)}"
                 )
-        found, note = keypoints.read(answer, completion.frame)
-        if not found:
+        instances, note = keypoints.read(answer, completion.frame)
+        if not instances:
             return Verdict(0.0, note=note)
         quality = np.array(
-            [[similarity(f, r, self.sigmas, completion.frame) for r in right] for f in found]
+            [[similarity(f, r, self.sigmas, completion.frame) for r in right] for f in instances]
         )
-        quality = np.where(quality >= self.threshold, quality, 0.0) * agreement(found, right)
+        quality = np.where(quality >= self.threshold, quality, 0.0) * agreement(instances, right)
         total = math.fsum(float(quality[pair]) for pair in geometry.match(quality))
         return Verdict(
-            min(1.0, total / max(len(found), len(right))), answer=tuple(found), note=note
+            min(1.0, total / max(len(instances), len(right))), answer=tuple(instances), note=note
         )
 
 
-def similarity(found: Instance, right: Instance, sigmas: tuple[float, ...], frame: Frame) -> float:
+def similarity(
+    instance: Instance, right: Instance, sigmas: tuple[float, ...], frame: Frame
+) -> float:
     """Return the OKS of two instances of the unit square, in [0, 1]."""
-    if len(found.spots) != len(right.spots):
+    if len(instance.spots) != len(right.spots):
         return 0.0
     width, height = frame.width or 1.0, frame.height or 1.0
     area = keypoints.scale_of(right) * width * height
     terms = []
-    for (x, y, stated), (a, b, v), sigma in zip(found.spots, right.spots, sigmas, strict=True):
+    for (x, y, stated), (a, b, v), sigma in zip(instance.spots, right.spots, sigmas, strict=True):
         if v:
             away = ((x - a) * width) ** 2 + ((y - b) * height) ** 2
             terms.append(math.exp(-away / (2 * area * (2 * sigma) ** 2)) if stated else 0.0)

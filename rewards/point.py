@@ -85,15 +85,15 @@ class Point(AnswerVerifier):
         num_right = len(truth.boxes or truth.masks or truth.points or ())
         if not num_right:
             raise ValueError("no true place: declare the truth none if there is nothing to find")
-        found, note = parsing.points(answer, completion.frame)
-        if not found:
+        points, note = parsing.points(answer, completion.frame)
+        if not points:
             return Verdict(0.0, note=note)
-        quality = np.array([self._qualities(p, truth) for p in found])
+        quality = np.array([self._qualities(p, truth) for p in points])
         matched = geometry.match(quality)
         total = math.fsum(float(quality[pair]) for pair in matched)
-        share = total / max(len(found), num_right)
+        share = total / max(len(points), num_right)
         score = float(share == 1) if self.binary else share
-        return Verdict(score, answer=tuple(found), note=note)
+        return Verdict(score, answer=tuple(points), note=note)
 
     def _qualities(self, p: UnitPoint, truth: Truth) -> list[float]:
         """How well one point hits each true place."""

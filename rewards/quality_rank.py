@@ -58,7 +58,7 @@ class QualityRank(BatchVerifier):
         """Compare every image with every other of its source."""
         stated = [[self._read(c) for c in group] for group in groups]
         known = [[q for q in group if q is not None] for group in stated]
-        found = []
+        judged = []
         for i, group in enumerate(stated):
             rivals = [
                 j
@@ -66,7 +66,7 @@ class QualityRank(BatchVerifier):
                 if j != i and other.source == samples[i].source and known[j] and _is_ranked(other)
             ]
             if not rivals or not _is_ranked(samples[i]):
-                found.append([Verdict.not_applicable("no image to compare with") for _ in group])
+                judged.append([Verdict.not_applicable("no image to compare with") for _ in group])
                 continue
             others = [
                 (
@@ -76,8 +76,8 @@ class QualityRank(BatchVerifier):
                 )
                 for j in rivals
             ]
-            found.append([_verdict(q, others) for q in group])
-        return found
+            judged.append([_verdict(q, others) for q in group])
+        return judged
 
     def _read(self, completion: Completion) -> float | None:
         """Read the stated quality within the scale; None unless there is exactly one number."""

@@ -55,10 +55,10 @@ class Repetition(Verifier):
             return Verdict(0.0, note="no answer")
         items: list[object]
         if self.unit == "boxes":
-            found, note = parsing.boxes(completion.answer, completion.frame)
-            if not found:
+            boxes, note = parsing.boxes(completion.answer, completion.frame)
+            if not boxes:
                 return Verdict(0.0, note=note)
-            items = [box.xyxy for box in found]
+            items = [box.xyxy for box in boxes]
         else:
             words = completion.text.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]
             last = max(1, len(words) - self.size + 1)

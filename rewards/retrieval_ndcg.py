@@ -46,12 +46,12 @@ class RetrievalNdcg(Verifier):
         right = {text.label(name) for name in sample.truth.labels or ()}
         if not right:
             return Verdict.not_applicable("the truth names no relevant page")
-        found = [text.label(name) for call in completion.calls for name in call.found]
-        places = [found.index(name) + 1 for name in right if name in found]
+        pages = [text.label(name) for call in completion.calls for name in call.found]
+        places = [pages.index(name) + 1 for name in right if name in pages]
         ideal = range(1, len(right) + 1)
         score = math.fsum(map(_gain, places)) / math.fsum(map(_gain, ideal))
-        return Verdict(min(1.0, score), {"pages": len(found)}, answer=found)
+        return Verdict(min(1.0, score), {"pages": len(pages)}, answer=pages)
 
 
-def _gain(place: int) -> float:
-    return 1 / math.log2(place + 1)
+def _gain(rank: int) -> float:
+    return 1 / math.log2(rank + 1)

@@ -71,10 +71,10 @@ class RewardModel(AskingVerifier):
         if self.media and sample.media and seen is None:
             return Verdict.failed("the media are not at hand: expected a run, or media: false")
         body = {"messages": self._messages(candidate, sample, seen)}
-        found = self.ask(body, lambda reply: finite(read_json(reply)))
-        if isinstance(found, Verdict):
-            return found
-        return Verdict(self._score(found), {"raw": found}, answer=completion.answer)
+        value = self.ask(body, lambda reply: finite(read_json(reply)))
+        if isinstance(value, Verdict):
+            return value
+        return Verdict(self._score(value), {"raw": value}, answer=completion.answer)
 
     def _messages(self, candidate: str, sample: Sample, seen: Seen | None) -> list[dict[str, Any]]:
         count = sum(len(turn.media) for turn in sample.turns)  # an example's come before them

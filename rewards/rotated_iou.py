@@ -60,15 +60,15 @@ class RotatedIou(AnswerVerifier):
         right: tuple[RotatedBox, ...] = truth.value("rotated_boxes")
         if not right:
             raise ValueError("no true boxes: declare the truth none if there is nothing to find")
-        found, note = rotated_boxes.read(answer, completion.frame)
-        if not found:
+        boxes, note = rotated_boxes.read(answer, completion.frame)
+        if not boxes:
             return Verdict(0.0, note=note)
-        iou = np.array([[rotated_iou(f.corners, r.corners) for r in right] for f in found])
+        iou = np.array([[rotated_iou(f.corners, r.corners) for r in right] for f in boxes])
         quality = np.where(iou >= self.threshold, iou, 0.0)
-        quality = quality * agreement(found, right) if self.check_labels else quality
+        quality = quality * agreement(boxes, right) if self.check_labels else quality
         total = math.fsum(float(quality[pair]) for pair in geometry.match(quality))
         return Verdict(
-            min(1.0, total / max(len(found), len(right))), answer=tuple(found), note=note
+            min(1.0, total / max(len(boxes), len(right))), answer=tuple(boxes), note=note
         )
 
 
@@ -85,8 +85,8 @@ def rotated_iou(a: Sequence[Corner], b: Sequence[Corner]) -> float:
 def _apart(a: Sequence[Corner], b: Sequence[Corner]) -> bool:
     """Return True if the upright boxes around two polygons do not overlap: most pairs do not."""
     return any(
-        max(p[axis] for p in one) <= min(p[axis] for p in other)
-        for one, other in ((a, b), (b, a))
+        max(p[axis] for p in first) <= min(p[axis] for p in other)
+        for first, other in ((a, b), (b, a))
         for axis in (0, 1)
     )
 

@@ -77,12 +77,12 @@ class Similarity(AskingVerifier):
         candidate = part_of(completion, self.part)
         if not candidate:
             return Verdict(0.0, note=f"no {self.part}")
-        place = sample.main_medium
-        if place is None:
+        index = sample.main_medium
+        if index is None:
             return Verdict.not_applicable("there is no image")
         if seen is None:
             return Verdict.failed("the media are not at hand: expected a run")
-        medium = seen.media[place]
+        medium = seen.media[index]
         if not isinstance(medium, PilImage | Video):
             return Verdict.not_applicable("there is no image")
         texts = [candidate]
@@ -92,16 +92,16 @@ class Similarity(AskingVerifier):
                 return Verdict(0.0, answer=candidate, note="the answer is none of the labels")
             number = known.index(normalised(candidate))
             texts = [*self.labels]
-        images = [image_part(image) for image in frames_of(medium, seen.frames[place])]
+        images = [image_part(image) for image in frames_of(medium, seen.frames[index])]
         phrases = [text_part(self.phrase.replace("{}", text)) for text in texts]
         body = {"messages": [{"role": "user", "content": [*images, *phrases]}]}
-        found = self.ask(body, lambda reply: _tables(reply, len(images), len(texts)))
-        if isinstance(found, Verdict):
-            return found
+        tables = self.ask(body, lambda reply: _tables(reply, len(images), len(texts)))
+        if isinstance(tables, Verdict):
+            return tables
         if self.by == "probability":
-            shares = [float(softmax(row)[number]) for row in found["logits"]]
+            shares = [float(softmax(row)[number]) for row in tables["logits"]]
             return Verdict(sum(shares) / len(shares), answer=candidate)
-        cosine = sum(row[0] for row in found["cosine"]) / len(images)
+        cosine = sum(row[0] for row in tables["cosine"]) / len(images)
         low, high = self.range
         score = min(1.0, max(0.0, (cosine - low) / (high - low)))
         return Verdict(score, {"cosine": cosine}, answer=candidate)
@@ -113,10 +113,10 @@ def _tables(reply: str, rows: int, columns: int) -> Mapping[str, Sequence[Sequen
     Raises:
         Invalid: they are not there, of another shape, or not finite.
     """
-    found: Any = read_json(reply)
+    payload: Any = read_json(reply)
     try:
         tables = {
-            name: [[finite(number) for number in row] for row in found[name]]
+            name: [[finite(number) for number in row] for row in payload[name]]
             for name in ("cosine", "logits")
         }
     except (TypeError, KeyError) as error:

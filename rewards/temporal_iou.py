@@ -71,18 +71,18 @@ class TemporalIou(AnswerVerifier):
         right = truth.spans
         if not right or (self.official and len(right) > 1):
             raise ValueError(f"expected one or more true spans (official: one), got {right!r}")
-        found, note = self._found(answer, completion)
-        if not found:
+        stated, note = self._found(answer, completion)
+        if not stated:
             return Verdict(0.0, note=note)
-        if self.union == "single" and len(found) > len(right):
-            return Verdict(0.0, note=f"expected at most {len(right)} spans, got {len(found)}")
+        if self.union == "single" and len(stated) > len(right):
+            return Verdict(0.0, note=f"expected at most {len(right)} spans, got {len(stated)}")
         if self.union == "hull" or self.official:
-            overlap = spans.hull_iou(_hull(found), _hull(right))
+            overlap = spans.hull_iou(_hull(stated), _hull(right))
         else:
-            overlap = geometry.interval_iou(found, right)
+            overlap = geometry.interval_iou(stated, right)
         if overlap < self.threshold:
-            return Verdict(0.0, {"iou": overlap}, tuple(found), "below the threshold")
-        return Verdict(1.0 if self.binary else overlap, {"iou": overlap}, tuple(found), note)
+            return Verdict(0.0, {"iou": overlap}, tuple(stated), "below the threshold")
+        return Verdict(1.0 if self.binary else overlap, {"iou": overlap}, tuple(stated), note)
 
     def _found(self, answer: str, completion: Completion) -> tuple[list[Span], str]:
         if self.official:

@@ -52,16 +52,18 @@ class Text(AnswerVerifier):
         """Compare with every accepted text."""
         assert truth.text is not None
         cut = words.squad_tokens if self.measure == "token_f1" else text.tokens
-        found, rights = cut(answer), [cut(accepted) for accepted in truth.text]
+        tokens, rights = cut(answer), [cut(accepted) for accepted in truth.text]
         if self.measure == "bleu":
-            return Verdict(text.bleu(found, rights), answer=answer)
+            return Verdict(text.bleu(tokens, rights), answer=answer)
         measure = _MEASURES[self.measure]
-        return Verdict(max(measure(found, right) for right in rights), answer=answer)
+        return Verdict(max(measure(tokens, right) for right in rights), answer=answer)
 
 
-def _mean_rouge(found: list[str], right: list[str]) -> float:
+def _mean_rouge(tokens: list[str], right: list[str]) -> float:
     return (
-        text.rouge(found, right, 1) + text.rouge(found, right, 2) + text.rouge_longest(found, right)
+        text.rouge(tokens, right, 1)
+        + text.rouge(tokens, right, 2)
+        + text.rouge_longest(tokens, right)
     ) / 3
 
 

@@ -121,15 +121,15 @@ def _read(completion: Completion) -> list[Call] | None:
         answer = completion.answer or ""
         if parsing.says_nothing(answer):
             return []
-        found, _ = parsing.fields(answer)
-        return None if found is None else [_call(found)]
+        fields, _ = parsing.fields(answer)
+        return None if fields is None else [_call(fields)]
     calls: list[Call] = []
     for block in BLOCK.findall(completion.text):
         texts = [block] if _object(block) is not None else block.strip().splitlines()
         objects = [_object(text) for text in texts if text.strip()]
-        if not objects or any(one is None for one in objects):
+        if not objects or any(call is None for call in objects):
             return None
-        calls += [_call(one) for one in objects if one is not None]
+        calls += [_call(call) for call in objects if call is not None]
     return calls if 0 < len(calls) <= MAX_CALLS else None
 
 

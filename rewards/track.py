@@ -45,18 +45,18 @@ class Track(AnswerVerifier):
         """Pair by time, else by place, and average."""
         assert truth.track is not None
         times, right = truth.track.times, truth.track.boxes
-        found, note = parsing.track(answer, completion.frame)
-        if not found:
+        track, note = parsing.track(answer, completion.frame)
+        if not track:
             return Verdict(0.0, note=note)
-        if all(time is None for time, _ in found):
-            paired = [box for _, box in found[: len(right)]]
+        if all(time is None for time, _ in track):
+            paired = [box for _, box in track[: len(right)]]
         else:
-            timed = [(time, box) for time, box in found if time is not None]
+            timed = [(time, box) for time, box in track if time is not None]
             paired = [self._at(time, timed) for time in times]
         overlaps = [
             geometry.iou(b, r) for b, r in zip(paired, right, strict=False) if b is not None
         ]
-        score = math.fsum(overlaps) / max(len(found), len(right))
+        score = math.fsum(overlaps) / max(len(track), len(right))
         return Verdict(score, answer=_track(times, paired), note=note)
 
     def _at(self, time: float, timed: list[tuple[float, Box | None]]) -> Box | None:

@@ -43,5 +43,5 @@ class YesNo(AnswerVerifier):
         right, why = parsing.read_yes_no(stated or "")
         if right is None:
             raise ValueError(f"the truth {stated!r} says {why}")
-        said, note = parsing.read_yes_no(answer)
-        return Verdict(float(said == right), answer=said, note=note)
+        word, note = parsing.read_yes_no(answer)
+        return Verdict(float(word == right), answer=word, note=note)

@@ -32,17 +32,17 @@ def odinw_boxes(answer: str, truths: Sequence[Labelled], width: int, height: int
     are not finite, over which it stops, are no boxes, and after many braces without an object the
     rest is not searched.
     """
-    found = [one for block in _blocks(answer) for one in _flatten(block)]
-    if not found:
-        found = [(_four(match.groups()), "none") for match in _QUAD.finditer(answer)]
+    boxes = [entry for block in _blocks(answer) for entry in _flatten(block)]
+    if not boxes:
+        boxes = [(_four(match.groups()), "none") for match in _QUAD.finditer(answer)]
     return [
         (_best(box, [t for t, name in truths if name == label], width, height), label)
-        for box, label in found
+        for box, label in boxes
         if all(map(math.isfinite, box))
     ]
 
 
-def odinw_found(found: Sequence[Labelled], truths: Sequence[Labelled]) -> list[float]:
+def odinw_found(boxes: Sequence[Labelled], truths: Sequence[Labelled]) -> list[float]:
     """Return the IoU with which each truth is found, 0 where it is not; the best pairs come first.
 
     Differs from strict: boxes that find nothing cost nothing.
@@ -52,8 +52,8 @@ def odinw_found(found: Sequence[Labelled], truths: Sequence[Labelled]) -> list[f
         pairs = [
             (raw, t, f)
             for t, (right, name) in enumerate(truths)
-            for f, (box, said) in enumerate(found)
-            if name == said == label and (raw := _iou(right, box)) > 0
+            for f, (box, label_given) in enumerate(boxes)
+            if name == label_given == label and (raw := _iou(right, box)) > 0
         ]
         taken: set[int] = set()
         for raw, t, f in sorted(pairs, key=lambda pair: pair[0], reverse=True):
@@ -93,22 +93,22 @@ def _blocks(answer: str) -> list[Any]:
 
 def _objects(answer: str) -> list[Any]:
     """Return every object that can be read, the outer ones first."""
-    found: list[Any] = []
+    objects: list[Any] = []
     start, vain = answer.find("{"), 0
     while start >= 0 and vain < MAX_STARTS and (end := _closing(answer, start)):
         try:
-            found.append(json.loads(answer[start:end]))
+            objects.append(json.loads(answer[start:end]))
             start = answer.find("{", end)
         except (ValueError, RecursionError):
             start, vain = answer.find("{", start + 1), vain + 1
-    return [found] if found else []
+    return [objects] if objects else []
 
 
 def _closing(answer: str, start: int) -> int:
     """Return where the object that begins at `start` ends; 0 if it does not."""
     depth, quoted, escaped = 0, False, False
-    for place in range(start, len(answer)):
-        mark = answer[place]
+    for position in range(start, len(answer)):
+        mark = answer[position]
         if escaped:
             escaped = False
         elif mark == "\\":
@@ -118,13 +118,13 @@ def _closing(answer: str, start: int) -> int:
         elif not quoted and mark in "{}":
             depth += 1 if mark == "{" else -1
             if depth == 0:
-                return place + 1
+                return position + 1
     return 0
 
 
 def _flatten(payload: Any) -> list[Labelled]:
     """Return the boxes of nested lists and objects, the last ones first as the harness does."""
-    found, left = [], [payload]
+    labelled, left = [], [payload]
     while left:
         node = left.pop()
         if isinstance(node, list):
@@ -133,10 +133,10 @@ def _flatten(payload: Any) -> list[Labelled]:
             box = next((node[k] for k in ("bbox_2d", "bbox", "box_2d", "box") if k in node), None)
             if isinstance(box, list) and len(box) == 4:
                 if (numbers := _numbers(box)) is not None:
-                    found.append((numbers, _label(node)))
+                    labelled.append((numbers, _label(node)))
             else:
                 left += node.values()
-    return found
+    return labelled
 
 
 def _label(node: dict[str, Any]) -> str:

@@ -25,8 +25,8 @@ def yes_no_exact(answer: str) -> Said | None:
 
     Stricter than most: "Yes." is neither.
     """
-    said = answer.lower().strip()
-    return "yes" if said == "yes" else "no" if said == "no" else None
+    word = answer.lower().strip()
+    return "yes" if word == "yes" else "no" if word == "no" else None
 
 
 def yes_no_prefix(answer: str) -> Said | None:
@@ -36,10 +36,10 @@ def yes_no_prefix(answer: str) -> Said | None:
 
     Differs from strict: "nose" says no, "eyes" says yes.
     """
-    said = answer.lower().strip().replace(".", "")
-    if len(said) == 1:
-        return "yes" if said == "y" else "no" if said == "n" else None
-    return "yes" if "yes" in said[:4] else "no" if "no" in said[:4] else None
+    words = answer.lower().strip().replace(".", "")
+    if len(words) == 1:
+        return "yes" if words == "y" else "no" if words == "n" else None
+    return "yes" if "yes" in words[:4] else "no" if "no" in words[:4] else None
 
 
 def yes_no_words(answer: str) -> Said | None:
@@ -86,17 +86,17 @@ def mvbench_word(answer: str) -> str:
     """
     if listed := re.match(r"^([A-E])\.\s*(.+)$", answer.strip(), re.IGNORECASE):
         return listed[1].upper()
-    said = answer.replace("\n", " ").replace("\t", " ").strip()
-    whole, grouped = said, re.search(r"\d,\d", said) is not None
+    words = answer.replace("\n", " ").replace("\t", " ").strip()
+    whole, grouped = words, re.search(r"\d,\d", words) is not None
     for mark in _MVBENCH_MARKS:
         beside = grouped or mark + " " in whole or " " + mark in whole
-        said = said.replace(mark, "" if beside else " ")
-    said = re.sub(r"\.(?!\d)", "", said, count=_DOTS_REMOVED)
+        words = words.replace(mark, "" if beside else " ")
+    words = re.sub(r"\.(?!\d)", "", words, count=_DOTS_REMOVED)
     for mark in "'\")(":
-        said = said.strip(mark)
-    said = said.strip().lower()
-    found = re.search(r"\b([a-e])\b", said)
-    return found[1].upper() if found else said
+        words = words.strip(mark)
+    words = words.strip().lower()
+    match = re.search(r"\b([a-e])\b", words)
+    return match[1].upper() if match else words
 
 
 def long_video_letter(answer: str) -> str | None:
@@ -118,11 +118,11 @@ def videochat_letter(answer: str) -> str | None:
 
 
 def _first(answer: str, phrases: Sequence[str], letters: str) -> str | None:
-    said = answer.strip()
+    rest = answer.strip()
     for phrase in phrases:
-        said = said.replace(phrase, "")
-    found = re.search(f"[{letters}]", said)
-    return found[0] if found else None
+        rest = rest.replace(phrase, "")
+    match = re.search(f"[{letters}]", rest)
+    return match[0] if match else None
 
 
 def perception_letter(answer: str) -> str | None:
@@ -132,8 +132,8 @@ def perception_letter(answer: str) -> str | None:
 
     Differs from strict: the article of "A dog is B" says A.
     """
-    found = re.search(r"\b([A-D])\b", answer.strip())
-    return found[1] if found else None
+    match = re.search(r"\b([A-D])\b", answer.strip())
+    return match[1] if match else None
 
 
 def mmau_letter(answer: str, letters: Sequence[str]) -> str | None:
@@ -142,10 +142,10 @@ def mmau_letter(answer: str, letters: Sequence[str]) -> str | None:
     The forms `(A)`, ` A ` and `A.` in this order; of several letters the last that stands between
     blanks, else the first on offer.
     """
-    said = answer
+    bare = answer
     for mark in ",.!?;:'":
-        said = said.strip(mark)
-    return _form(f" {said} ", letters, ("({})", " {} ", "{}."), " {} ")
+        bare = bare.strip(mark)
+    return _form(f" {bare} ", letters, ("({})", " {} ", "{}."), " {} ")
 
 
 def omni_letter(answer: str, letters: Sequence[str]) -> str | None:
@@ -155,17 +155,17 @@ def omni_letter(answer: str, letters: Sequence[str]) -> str | None:
 
     Differs from strict: the last letter of "UNESCO B" says B, and so does that of "DVB ".
     """
-    said = f" {answer.strip()} "
-    if any(f"({letter})" in said for letter in letters):
-        return _form(said, letters, ("({})",), "({})")
-    return _form(said, letters, ("{} ", "{}."), " {} ")
+    padded = f" {answer.strip()} "
+    if any(f"({letter})" in padded for letter in letters):
+        return _form(padded, letters, ("({})",), "({})")
+    return _form(padded, letters, ("{} ", "{}."), " {} ")
 
 
-def _form(said: str, letters: Sequence[str], forms: Sequence[str], place: str) -> str | None:
-    """Return the letter in the first form that occurs; of several the one whose `place` is last."""
+def _form(padded: str, letters: Sequence[str], forms: Sequence[str], position: str) -> str | None:
+    """Return the letter in the first form that occurs; of several the one whose `position` is last."""
     for form in forms:
-        if found := [letter for letter in letters if form.format(letter) in said]:
-            return max(found, key=lambda letter: said.rfind(place.format(letter)))
+        if held := [letter for letter in letters if form.format(letter) in padded]:
+            return max(held, key=lambda letter: padded.rfind(position.format(letter)))
     return None
 
 
@@ -177,16 +177,16 @@ def worldsense_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
     Differs from strict: "Definitely B" says B, since D and B occur and B is offered first.
     """
-    said = answer
+    padded = answer
     for mark in ",.!?;:'":
-        said = said.strip(mark)
-    said = f" {said} "
-    if found := [letter for letter in options if letter in said]:
-        return max(found, key=lambda letter: said.rfind(f"({letter})"))
-    lower = said.lower()
-    if len(said.split()) > 5:
-        found = [letter for letter, text in options.items() if text.lower() in lower]
-    return max(found, key=lambda one: lower.rfind(options[one].lower())) if found else None
+        padded = padded.strip(mark)
+    padded = f" {padded} "
+    if held := [letter for letter in options if letter in padded]:
+        return max(held, key=lambda letter: padded.rfind(f"({letter})"))
+    lower = padded.lower()
+    if len(padded.split()) > 5:
+        held = [letter for letter, text in options.items() if text.lower() in lower]
+    return max(held, key=lambda option: lower.rfind(options[option].lower())) if held else None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -220,26 +220,26 @@ def lmms_letter(answer: str, letters: Sequence[str]) -> str | None:
 
     Differs from strict: "A dog, so the answer is C" says A.
     """
-    said = answer.strip()
+    bare = answer.strip()
     for mark in ",.!?;:'\"":
-        said = said.strip(mark)
-    padded, core, lower = f" {said} ", f" {said} ".strip(), f" {said} ".lower()
-    found: list[tuple[int, int, str]] = []
+        bare = bare.strip(mark)
+    padded, core, lower = f" {bare} ", f" {bare} ".strip(), f" {bare} ".lower()
+    ranked: list[tuple[int, int, str]] = []
     for form, rank in (("({})", 6), ("{}.", 5), ("{}:", 4), ("{})", 3), ("{} ", 2)):
         places = ((padded.rfind(form.format(letter)), letter) for letter in letters)
-        found += [(rank, place, letter) for place, letter in places if place >= 0]
+        ranked += [(rank, index, letter) for index, letter in places if index >= 0]
     for phrase in _PHRASES:
         if (at := lower.find(phrase)) >= 0:
             places = ((padded.find(letter, at + len(phrase)), letter) for letter in letters)
-            found += [(7, place, letter) for place, letter in places if place >= 0]
+            ranked += [(7, index, letter) for index, letter in places if index >= 0]
     for letter in letters:
         if core.startswith(letter) and not core[1:2].isalpha():
-            found.append((10, 0, letter))
+            ranked.append((10, 0, letter))
         if core.endswith(letter) and not core[-2:-1].isalpha():
-            found.append((9, len(padded) - 1, letter))
-    if not found:
-        found = [(0, padded.rfind(letter), letter) for letter in letters if letter in padded]
-    return max(found, key=lambda one: one[:2])[2] if found else None
+            ranked.append((9, len(padded) - 1, letter))
+    if not ranked:
+        ranked = [(0, padded.rfind(letter), letter) for letter in letters if letter in padded]
+    return max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
 
 
 def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -251,17 +251,17 @@ def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
     Differs from strict: the last letter A of "A dog" is an answer; where none is found the harness
     draws one.
     """
-    said = answer
+    padded = answer
     for mark in ",.!?;:'":
-        said = said.strip(mark)
-    said = f" {said} "
-    for form, place in (("({})", "({})"), ("{} ", " {} "), ("{}.", " {} ")):
-        if found := [letter for letter in options if form.format(letter) in said]:
-            return max(found, key=lambda letter: said.rfind(place.format(letter)))
-    if len(said.split()) > 5:
-        lower = said.lower()
-        if found := [letter for letter, text in options.items() if text.lower() in lower]:
-            return max(found, key=lambda letter: lower.rfind(options[letter].lower()))
+        padded = padded.strip(mark)
+    padded = f" {padded} "
+    for form, position in (("({})", "({})"), ("{} ", " {} "), ("{}.", " {} ")):
+        if held := [letter for letter in options if form.format(letter) in padded]:
+            return max(held, key=lambda letter: padded.rfind(position.format(letter)))
+    if len(padded.split()) > 5:
+        lower = padded.lower()
+        if held := [letter for letter, text in options.items() if text.lower() in lower]:
+            return max(held, key=lambda letter: lower.rfind(options[letter].lower()))
     return None
 
 
@@ -290,8 +290,8 @@ def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
     lower = answer.lower()
     if len(lower) > 2 * sum(map(len, options.values())):
         return None
-    found = [letter for letter, text in options.items() if text.lower() in lower]
-    return found[0] if len(found) == 1 else None
+    held = [letter for letter, text in options.items() if text.lower() in lower]
+    return held[0] if len(held) == 1 else None
 
 
 def first_letter(answer: str) -> str:
@@ -323,17 +323,17 @@ def blink_letter(answer: str, letters: Sequence[str] = tuple(string.ascii_upperc
     A short first line that is a letter; else the last of "answer is B", or of `(B)`; else a letter
     at the start, be it that of a word.
     """
-    said, offered = answer.strip(), "".join(letters)
-    line = said.split("\n", 1)[0].strip()
+    reply, offered = answer.strip(), "".join(letters)
+    line = reply.split("\n", 1)[0].strip()
     terse = re.match(rf"\(?([{offered}])\)?[\.\s:,)]*$", line, re.IGNORECASE)
     if len(line) <= 4 and terse:
         return terse[1].upper()
     stated = rf"answers?(?:\s+is)?\s*[:\-]?\s*\(?([{offered}])\)?(?![A-Za-z])"
-    if found := re.findall(stated, said, re.IGNORECASE):
-        return str(found[-1]).upper()
-    if found := re.findall(rf"\(([{offered}])\)", said):
-        return str(found[-1])
-    start = re.match(rf"[\(\s]*([{offered}])", said, re.IGNORECASE)
+    if matches := re.findall(stated, reply, re.IGNORECASE):
+        return str(matches[-1]).upper()
+    if matches := re.findall(rf"\(([{offered}])\)", reply):
+        return str(matches[-1])
+    start = re.match(rf"[\(\s]*([{offered}])", reply, re.IGNORECASE)
     return start[1].upper() if start else None
 
 
@@ -342,12 +342,12 @@ def vstar_letter(answer: str) -> str | None:
 
     Differs from strict: case does not count, so "Based on" says B.
     """
-    said = answer.strip().upper()
+    reply = answer.strip().upper()
     for pattern in _VSTAR:
-        if match := pattern.search(said):
+        if match := pattern.search(reply):
             return match[1].upper()
-    found = re.findall("[A-D]", said)
-    return found[0] if len(found) == 1 else None
+    letters = re.findall("[A-D]", reply)
+    return letters[0] if len(letters) == 1 else None
 
 
 _VSTAR = tuple(
@@ -374,11 +374,11 @@ def mmvp_letter(answer: str) -> str | None:
 
     Differs from strict: case does not count, and an A may end a word: "a cat" and "Panda " say A.
     """
-    said = answer.strip()
+    reply = answer.strip()
     for pattern in _MMVP:
-        if match := pattern.search(said):
+        if match := pattern.search(reply):
             return match[1].upper()
-    return said[0].upper() if said[:1] in ("a", "b", "A", "B") else None
+    return reply[0].upper() if reply[:1] in ("a", "b", "A", "B") else None
 
 
 def visulogic_letter(answer: str) -> str | None:
@@ -387,12 +387,14 @@ def visulogic_letter(answer: str) -> str | None:
     The last in an answer tag, in a box, after "answer is" or "option", or in brackets; else the first
     character of an answer of at most three.
     """
-    said = answer.strip()
+    reply = answer.strip()
     for pattern in _VISULOGIC:
-        if found := pattern.findall(said):
-            return str(found[-1]).upper()
+        if matches := pattern.findall(reply):
+            return str(matches[-1]).upper()
     return (
-        said[0].upper() if 0 < len(said) <= 3 and said[0].upper() in ("A", "B", "C", "D") else None
+        reply[0].upper()
+        if 0 < len(reply) <= 3 and reply[0].upper() in ("A", "B", "C", "D")
+        else None
     )
 
 
@@ -404,14 +406,14 @@ def geometry_letter(answer: str, options: Sequence[str]) -> str | None:
 
     Differs from strict: the article of "a triangle" says A.
     """
-    said = answer.strip()
+    reply = answer.strip()
     for pattern in _GEOMETRY:
-        if found := pattern.findall(said):
-            return str(found[-1]).upper()
+        if matches := pattern.findall(reply):
+            return str(matches[-1]).upper()
     held = [
         letter
         for letter, text in zip("ABCD", options, strict=False)
-        if text.lower() in said.lower()
+        if text.lower() in reply.lower()
     ]
     return held[0] if held else None
 
@@ -424,14 +426,14 @@ def mmbench_letter(answer: str, options: Mapping[str, str], rest: bool = True) -
     `lmms_letter`, as its static task does; without it a judge is asked.
     """
     words = answer.split()
-    found: str | None = None
+    letter_chosen: str | None = None
     if "Failed to obtain answer via API" not in answer:
-        found = _only_letter(words)
-    if found is None:
+        letter_chosen = _only_letter(words)
+    if letter_chosen is None:
         lower = answer.lower()
         held = [letter for letter, text in options.items() if text.lower() in lower]
-        found = held[0] if len(held) == 1 else None
-    return lmms_letter(answer, sorted(options)) if found is None and rest else found
+        letter_chosen = held[0] if len(held) == 1 else None
+    return lmms_letter(answer, sorted(options)) if letter_chosen is None and rest else letter_chosen
 
 
 def _only_letter(words: Sequence[str]) -> str | None:
@@ -451,8 +453,8 @@ def science_letter(answer: str) -> str:
 
     Source: tasks/scienceqa/utils.py.
     """
-    said = answer.strip()
-    return said[0] if len(said) >= 2 and said[0].isupper() and said[1] == "." else said
+    reply = answer.strip()
+    return reply[0] if len(reply) >= 2 and reply[0].isupper() and reply[1] == "." else reply
 
 
 def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -466,10 +468,10 @@ def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
         if any(refusal in answer for refusal in _TASK_LETTERS_REFUSALS):
             return "Z"
         words = answer.translate(_TASK_LETTERS_BLANKED).split()
-        found = [letter for letter in options if letter in words]
-        if len(found) == 1:
-            return found[0]
-        if not found and "Z" in words:
+        letters = [letter for letter in options if letter in words]
+        if len(letters) == 1:
+            return letters[0]
+        if not letters and "Z" in words:
             return "Z"
     lower = answer.lower()
     held = [letter for letter, text in options.items() if text.lower() in lower]

@@ -33,8 +33,8 @@ def vsi_number(answer: str) -> float | None:
 
     Differs from strict: "one of the 3 chairs" says 1, and of several numbers the first counts.
     """
-    said = answer.strip().lower()
-    digits, words = _NUMBER.search(said), list(re.finditer("[a-z]+", said))
+    reply = answer.strip().lower()
+    digits, words = _NUMBER.search(reply), list(re.finditer("[a-z]+", reply))
     first = next((at for at, word in enumerate(words) if word[0] in _NUMBERS_WORDS), None)
     if digits and (first is None or digits.start() < words[first].start()):
         return float(digits[0])
@@ -54,12 +54,12 @@ def vsi_number(answer: str) -> float | None:
     return float(total + current)
 
 
-def vsi_mean_relative_accuracy(said: float, right: float) -> float:
-    """Return the share of 0.5, 0.55 ... 0.95 for which |said - right| / right <= 1 - level.
+def vsi_mean_relative_accuracy(stated: float, right: float) -> float:
+    """Return the share of 0.5, 0.55 ... 0.95 for which |stated - right| / right <= 1 - level.
 
     Source: VSI-Bench, arXiv 2412.14171; lmms-eval tasks/vsibench/utils.py.
     """
-    return float((abs(said - right) / right <= 1 - _LEVELS).mean())
+    return float((abs(stated - right) / right <= 1 - _LEVELS).mean())
 
 
 def r1_number(answer: str) -> float | None:
@@ -73,14 +73,14 @@ def r1_number(answer: str) -> float | None:
         return None
 
 
-def r1_mean_relative_accuracy(said: float, right: float) -> float:
+def r1_mean_relative_accuracy(stated: float, right: float) -> float:
     """Return the mean relative accuracy in single precision, an error of exactly 1 - level not counted.
 
     Source: Video-R1 src/eval_bench.py; HumanOmniV2 eval/eval_humanomniv2.py.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = np.float32(right)
-        away = np.abs(np.float32(said) - wanted) / (np.abs(wanted) + np.float32(1e-8))
+        away = np.abs(np.float32(stated) - wanted) / (np.abs(wanted) + np.float32(1e-8))
         return float((away < 1 - _R1_LEVELS).astype(np.float32).mean())
 
 
@@ -127,21 +127,21 @@ def tagged_rating(completion: str) -> float | None:
     Differs from strict: what is around the key `rating` need not be JSON, and a sign is not read.
     """
     answer = re.search(r"<answer>(.*?)</answer>", completion, re.DOTALL)
-    found = re.search(r'"rating"\s*:\s*([\d.]+)', answer[1].strip()) if answer else None
+    match = re.search(r'"rating"\s*:\s*([\d.]+)', answer[1].strip()) if answer else None
     try:
-        return float(found[1]) if found else None
+        return float(match[1]) if match else None
     except ValueError:  # such as 3.5.1
         return None
 
 
-def _numeral(said: str) -> str:
-    said = said.strip().lower()
-    return _NUMERALS.get(said, said)
+def _numeral(stated: str) -> str:
+    stated = stated.strip().lower()
+    return _NUMERALS.get(stated, stated)
 
 
-def _first_digits(said: str) -> str:
-    match = re.search(r"\d+", said)
-    return match[0] if match else said.strip()
+def _first_digits(words: str) -> str:
+    match = re.search(r"\d+", words)
+    return match[0] if match else words.strip()
 
 
 _TO_TWENTY = re.compile(rf"\b([0-9]|1[0-9]|20|{'|'.join(_WORDS)})\b")

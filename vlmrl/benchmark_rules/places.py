@@ -26,10 +26,10 @@ def screen_point(answer: str, size: XY) -> XY | None:
     divided by 100, and both by `size` if one exceeds 1: width and height in pixels, (1, 1) where the
     row has none.
     """
-    found = _read_point(answer)
-    if found is None or max(found) <= 1:
-        return found
-    return found[0] / size[0], found[1] / size[1]
+    point = _read_point(answer)
+    if point is None or max(point) <= 1:
+        return point
+    return point[0] / size[0], point[1] / size[1]
 
 
 def _read_point(answer: str) -> XY | None:
@@ -72,12 +72,12 @@ def unit_points(answer: str, width: int, height: int) -> list[tuple[int, int]]:
     Source: tasks/refspatial/utils.py. The share of points in the mask is its score, so that a single
     safe point pays in full.
     """
-    found = []
+    points = []
     for match in _TUPLE.findall(answer):
         numbers = [float(number) for number in match.split(",")]
         if len(numbers) == 2:
-            found.append((int(numbers[0] * width), int(numbers[1] * height)))
-    return found
+            points.append((int(numbers[0] * width), int(numbers[1] * height)))
+    return points
 
 
 def _centre(numbers: list[str]) -> XY:
@@ -85,8 +85,8 @@ def _centre(numbers: list[str]) -> XY:
     return (x1 + x2) / 2, (y1 + y2) / 2
 
 
-def _value(said: str) -> float:
-    return float(said[:-1]) / 100 if said.endswith("%") else float(said)
+def _value(numeral: str) -> float:
+    return float(numeral[:-1]) / 100 if numeral.endswith("%") else float(numeral)
 
 
 _POINTS_CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
@@ -135,10 +135,10 @@ def refcoco_box(answer: str, frame: Frame, harness: Harness) -> Numbers | None:
         match = _LMMS_BOX.search(answer)
         return _four(match.groups()) if match else None
     match = _VLMEVAL_BOX.search(answer)
-    found = match.groups() if match else tuple(_VLMEVAL_NUMBER.findall(answer)[:4])
-    if len(found) < 4:
+    numerals = match.groups() if match else tuple(_VLMEVAL_NUMBER.findall(answer)[:4])
+    if len(numerals) < 4:
         return None
-    x1, y1, x2, y2 = _four(found)
+    x1, y1, x2, y2 = _four(numerals)
     largest = max(map(abs, (x1, y1, x2, y2)))
     if 1.5 < largest <= 1000:
         x1, y1, x2, y2 = x1 / 1000, y1 / 1000, x2 / 1000, y2 / 1000
@@ -193,8 +193,8 @@ def screenspot_hit(answer: str, truth: Box, frame: Frame, harness: Harness) -> b
     """
     if harness == "lmms_eval":
         match = _LMMS_SCREENSPOT_BOX.search(answer)
-        found = _four(match.groups()) if match else (0.0, 0.0, 0.0, 0.0)
-        x1, y1, x2, y2 = (n / 1000 for n in found) if max(found) > 1 else found
+        corners = _four(match.groups()) if match else (0.0, 0.0, 0.0, 0.0)
+        x1, y1, x2, y2 = (n / 1000 for n in corners) if max(corners) > 1 else corners
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
         return truth.x1 <= x <= truth.x2 and truth.y1 <= y <= truth.y2
     width, height = _size(frame)
@@ -209,8 +209,8 @@ def screenspot_hit(answer: str, truth: Box, frame: Frame, harness: Harness) -> b
     return truth.x1 <= x <= right and truth.y1 <= y <= bottom
 
 
-def _four(found: tuple[str, ...]) -> Numbers:
-    a, b, c, d = map(float, found)
+def _four(numerals: tuple[str, ...]) -> Numbers:
+    a, b, c, d = map(float, numerals)
     return a, b, c, d
 
 

@@ -23,8 +23,8 @@ _GLUE = re.compile(rf"^\[({_PAIR}(,\s*{_PAIR})*(,)?|)\]$")
 
 def tagged(text: str, tag: str) -> str | None:
     """Return what stands in the first pair of tags, blanks included."""
-    found = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-    return found[1] if found else None
+    match = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    return match[1] if match else None
 
 
 def videochat_span(text: str) -> Span | None:
@@ -32,14 +32,14 @@ def videochat_span(text: str) -> Span | None:
 
     Source: VideoChat-R1 src_eval/evaluate_grounding.py. The span may run backwards.
     """
-    found = _SPAN.findall(text)
-    return Span(float(found[-1][0]), float(found[-1][1])) if found else None
+    matches = _SPAN.findall(text)
+    return Span(float(matches[-1][0]), float(matches[-1][1])) if matches else None
 
 
-def videochat_iou(said: Span, right: Span) -> float:
+def videochat_iou(span: Span, right: Span) -> float:
     """Return the overlap over the hull, 0 where it is negative (VideoChat-R1's grounding)."""
-    hull = max(right.end, said.end) - min(right.start, said.start)
-    both = min(right.end, said.end) - max(right.start, said.start)
+    hull = max(right.end, span.end) - min(right.start, span.start)
+    both = min(right.end, span.end) - max(right.start, span.start)
     return max(both / hull, 0.0) if hull and math.isfinite(hull) else 0.0
 
 
@@ -58,40 +58,40 @@ def glue_spans(text: str) -> list[Span] | None:
     return [Span(*pair) for pair in pairs] if all(a <= b for a, b in pairs) else None
 
 
-def covered_iou(said: Sequence[Span], right: Sequence[Span]) -> float:
+def covered_iou(stated: Sequence[Span], right: Sequence[Span]) -> float:
     """Return the IoU of the times that two lists of spans cover; 1 where neither covers any.
 
     Source: VideoChat-R1 src_eval/evaluate_gqa.py (compute_iou).
     """
-    first, second = _merged(said), _merged(right)
+    first, second = _merged(stated), _merged(right)
     both = sum(max(0.0, min(a.end, b.end) - max(a.start, b.start)) for a in first for b in second)
-    lengths = [sum(one.end - one.start for one in spans) for spans in (first, second)]
+    lengths = [sum(span.end - span.start for span in spans) for spans in (first, second)]
     union = lengths[0] + lengths[1] - both
     return both / union if union else 1.0
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:
     merged: list[Span] = []
-    for one in sorted(spans, key=lambda span: span.start):
-        if merged and one.start <= merged[-1].end:
-            merged[-1] = Span(merged[-1].start, max(merged[-1].end, one.end))
+    for following in sorted(spans, key=lambda span: span.start):
+        if merged and following.start <= merged[-1].end:
+            merged[-1] = Span(merged[-1].start, max(merged[-1].end, following.end))
         else:
-            merged.append(one)
+            merged.append(following)
     return merged
 
 
-def next_gqa_overlap(said: Span, right: Span) -> tuple[float, float]:
+def next_gqa_overlap(span: Span, right: Span) -> tuple[float, float]:
     """Return IoU and IoP of a span with one true span, unclipped: they may be negative.
 
     Source: NExT-GQA code/TempGQA/eval_ground.py (get_tIoU).
 
     Differs from strict: a span of no length inside the true one has IoP 1.
     """
-    if said.start == said.end:
-        return 0.0, float(right.start <= said.start <= right.end)
-    hull = max(right.end, said.end) - min(right.start, said.start)
-    both = min(right.end, said.end) - max(right.start, said.start)
-    length = said.end - said.start
+    if span.start == span.end:
+        return 0.0, float(right.start <= span.start <= right.end)
+    hull = max(right.end, span.end) - min(right.start, span.start)
+    both = min(right.end, span.end) - max(right.start, span.start)
+    length = span.end - span.start
     return both / hull if hull > 0 else 0.0, both / length if length > 0 else 0.0
 
 
@@ -122,8 +122,8 @@ def charades_span(answer: str) -> Span | None:
     Differs from strict: any two numbers with a dash between them are a span, such as those of "2 to
     3 people", or the first numbers of two lines; nothing is clipped to the video's duration.
     """
-    said = answer.lower().replace(_PROMPTED, "").replace("to", "-")
-    parts = re.split(r"[!?\n]", said)
+    plain = answer.lower().replace(_PROMPTED, "").replace("to", "-")
+    parts = re.split(r"[!?\n]", plain)
     parts = [part for part in parts if any(word in part for word in _SPAN_WORDS)] or parts
     for pattern in (_CLOCK_RANGE, _RANGE):
         if match := _first(pattern, parts):

@@ -23,15 +23,15 @@ def mmau_match(answer: str, right: str, options: Sequence[str]) -> bool:
 
     Differs from strict: "no idea, a dog perhaps" is right where "a dog" is.
     """
-    said, wanted = _words(answer), _words(right)
+    stated, wanted = _words(answer), _words(right)
     others = {word for option in options if _words(option) != wanted for word in _words(option)}
-    return bool(said) and wanted <= said and said.isdisjoint(others - wanted)
+    return bool(stated) and wanted <= stated and stated.isdisjoint(others - wanted)
 
 
 def r1_aqa_answer(text: str) -> str:
     """Return what stands in the first answer tag on one line, else the whole (R1-AQA src/test_mmau.py)."""
-    found = re.search("<answer>(.*?)</answer>", text)
-    return (found[1] if found else text).strip()
+    match = re.search("<answer>(.*?)</answer>", text)
+    return (match[1] if match else text).strip()
 
 
 def _words(text: str) -> set[str]:
@@ -59,8 +59,8 @@ def tempcompass_yes_no(answer: str, right: str) -> bool | None:
 
     Differs from strict: "nothing moves" says no.
     """
-    said = answer.lower()
-    word = "yes" if said.startswith("yes") else "no" if said.startswith("no") else None
+    lower = answer.lower()
+    word = "yes" if lower.startswith("yes") else "no" if lower.startswith("no") else None
     return None if word is None else word == right
 
 
@@ -73,18 +73,18 @@ def tempcompass_matching(answer: str, right: str, options: Sequence[str]) -> boo
     parts = [option.split(": ") for option in options]
     names = [part[0] for part in parts]
     bare = [_without_kind(name) for name in names]
-    said = answer if answer in options else None
+    reading = answer if answer in options else None
     for part in parts:
         tail = answer.split(") ")[1] if ") " in answer else None
         if part[1] in (answer, tail):
-            said = part[1]
+            reading = part[1]
     for name in (*names, *bare):
         if name in (answer, answer.replace(".", "")):
-            said = name
-    if said is None:
+            reading = name
+    if reading is None:
         return None
     wanted = right.split(": ")
-    return said in (right, right.split(":")[0], wanted[1], *wanted[0].split()[1:2])
+    return reading in (right, right.split(":")[0], wanted[1], *wanted[0].split()[1:2])
 
 
 def _without_kind(name: str) -> str:
@@ -101,16 +101,16 @@ def mmvu_choice(answer: str, right: str, options: Mapping[str, str]) -> bool:
 
     Differs from strict: "A B C D E" is right.
     """
-    said = answer.strip()
-    if re.search(rf"\b{re.escape(right)}\b", said, re.IGNORECASE):
+    reply = answer.strip()
+    if re.search(rf"\b{re.escape(right)}\b", reply, re.IGNORECASE):
         return True
     if right not in options:
         return False
-    wanted, lower = options[right].strip().lower(), said.lower()
+    wanted, lower = options[right].strip().lower(), reply.lower()
     if wanted in lower:
         return True
     words = [word.strip(string.punctuation) for word in wanted.split()]
-    return right.upper() in said.upper() and any(word in lower for word in words if len(word) > 2)
+    return right.upper() in reply.upper() and any(word in lower for word in words if len(word) > 2)
 
 
 def mmvu_open(answer: str, right: str) -> bool:
@@ -121,19 +121,19 @@ def mmvu_open(answer: str, right: str) -> bool:
 
     Differs from strict: any single letter of the right answer is right, and so is an empty answer.
     """
-    said, wanted = (_words_plain(text) for text in (answer, right))
-    if wanted in said or said in wanted:
+    stated, wanted = (_words_plain(text) for text in (answer, right))
+    if wanted in stated or stated in wanted:
         return True
-    numbers = [re.findall(r"\d+\.?\d*", text) for text in (said, wanted)]
+    numbers = [re.findall(r"\d+\.?\d*", text) for text in (stated, wanted)]
     if all(numbers) and abs(float(numbers[1][0]) - float(numbers[0][0])) < 0.01:
         return True
     words = [
-        [w for w in (one.strip(string.punctuation) for one in t.split()) if w]
-        for t in (said, wanted)
+        [w for w in (token.strip(string.punctuation) for token in t.split()) if w]
+        for t in (stated, wanted)
     ]
     if 2 <= len(words[1]) <= 5 and all(word in words[0] for word in words[1] if len(word) > 2):
         return True
-    bounds = [re.search(r"O\s*\([^)]+\)", text, re.IGNORECASE) for text in (said, wanted)]
+    bounds = [re.search(r"O\s*\([^)]+\)", text, re.IGNORECASE) for text in (stated, wanted)]
     return all(bounds) and len({bound[0].lower() for bound in bounds if bound}) == 1
 
 
@@ -146,9 +146,9 @@ def omni_letters_f1(answer: str, right: str) -> float:
 
     Source: eval/eval_humanomniv2.py (emer_ov_mc).
     """
-    said, wanted = answer.split(","), right.split(",")
-    hits = len(set(said) & set(wanted))
-    precision, recall = hits / len(said), hits / len(wanted)
+    stated, wanted = answer.split(","), right.split(",")
+    hits = len(set(stated) & set(wanted))
+    precision, recall = hits / len(stated), hits / len(wanted)
     return 2 * precision * recall / (precision + recall) if hits else 0.0
 
 
@@ -157,8 +157,8 @@ def omni_judged(answer: str, right: str) -> bool:
 
     Differs from strict: "nothing" says no, and "yes and no" is always right.
     """
-    said, wanted = answer.lower(), right.lower()
-    return ("yes" in wanted and "yes" in said) or ("no" in wanted and "no" in said)
+    stated, wanted = answer.lower(), right.lower()
+    return ("yes" in wanted and "yes" in stated) or ("no" in wanted and "no" in stated)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -179,12 +179,12 @@ def mmmu_open(answer: str, right: str | Sequence[str], keys: Sequence[str] = ())
         for value in _plain(accepted)
     ]
     tails = _tails(answer, (*_KEYS, *keys))
-    said = [*tails, *(number for tail in tails for number in _numbers(tail))]
-    for one in (plain for candidate in said for plain in _plain(candidate)):
-        if isinstance(one, float) and one in wanted:
+    candidates = [*tails, *(number for tail in tails for number in _numbers(tail))]
+    for reading in (plain for candidate in candidates for plain in _plain(candidate)):
+        if isinstance(reading, float) and reading in wanted:
             return True
-        if isinstance(one, str) and any(
-            isinstance(value, str) and value in one for value in wanted
+        if isinstance(reading, str) and any(
+            isinstance(value, str) and value in reading for value in wanted
         ):
             return True
     return False
@@ -202,7 +202,7 @@ def _tails(answer: str, keys: Sequence[str]) -> list[str]:
     """Return the shortest text after a key word of each line; the whole answer if there is none."""
     whole = answer.strip().strip(".").lower()
     lines = whole.split("\n")
-    found = []
+    tails = []
     for number, line in enumerate(lines):
         last = ("=",) if number == len(lines) - 1 else ()
         shortest = ""
@@ -210,22 +210,22 @@ def _tails(answer: str, keys: Sequence[str]) -> list[str]:
             if not shortest or len(tail) < len(shortest):
                 shortest = tail
         if shortest and shortest not in (":", ",", ".", "!", "?", ";", "'"):
-            found.append(shortest)
-    return found or [whole]
+            tails.append(shortest)
+    return tails or [whole]
 
 
-def _numbers(said: str) -> list[str]:
-    return [number for pattern in _NUMBERS for number in pattern.findall(said)]
+def _numbers(reading: str) -> list[str]:
+    return [number for pattern in _NUMBERS for number in pattern.findall(reading)]
 
 
-def _plain(said: str) -> list[str | float]:
+def _plain(reading: str) -> list[str | float]:
     """Return a number rounded to two decimals, or the text in lower case, a single letter by a blank."""
-    said = said.strip()
+    reading = reading.strip()
     try:
-        return [round(float(said.replace(",", "")), 2)]
+        return [round(float(reading.replace(",", "")), 2)]
     except ValueError:
-        said = said.lower()
-        return [f" {said}", f"{said} "] if len(said) == 1 else [said]
+        reading = reading.lower()
+        return [f" {reading}", f"{reading} "] if len(reading) == 1 else [reading]
 
 
 def mathvista_reading(answer: str, options: Sequence[str], answer_type: str) -> str | None:
@@ -234,13 +234,13 @@ def mathvista_reading(answer: str, options: Sequence[str], answer_type: str) -> 
     Source: tasks/mathvista/mathvista_evals.py. `answer_type` is `integer`, `float`,
     `text` or `list`; `options` are empty for a free form.
     """
-    said = answer.strip()
-    if options and said in options:
-        return said
+    reply = answer.strip()
+    if options and reply in options:
+        return reply
     kinds = {"integer": int, "float": float}
     if answer_type in kinds:
         try:
-            return str(kinds[answer_type](said))
+            return str(kinds[answer_type](reply))
         except ValueError:
             return None
     return None
@@ -277,12 +277,12 @@ def slake(answer: str, right: str) -> bool:
     return _slake_plain(answer) == _slake_plain(right)
 
 
-def _slake_plain(said: str) -> str:
-    said = re.sub(r"\([^)]*\)", " ", said.strip().lower())
-    said = said.translate(_MARKS)
-    said = " ".join(said.split())
-    said = "xray" if said == "x ray" else said
-    return "yes" if said in _YES else "no" if said in _NO else said
+def _slake_plain(plain: str) -> str:
+    plain = re.sub(r"\([^)]*\)", " ", plain.strip().lower())
+    plain = plain.translate(_MARKS)
+    plain = " ".join(plain.split())
+    plain = "xray" if plain == "x ray" else plain
+    return "yes" if plain in _YES else "no" if plain in _NO else plain
 
 
 def tagged_count(answer: str) -> int | None:
@@ -375,12 +375,12 @@ def ocrbench(answer: str, accepted: Sequence[str], harness: Harness, formula: bo
     Differs from strict: an answer that lists many texts is right.
     """
 
-    def normalize(said: str) -> str:
+    def normalize(reading: str) -> str:
         if formula:
-            return said.strip().replace("\n", " ").replace(" ", "")
+            return reading.strip().replace("\n", " ").replace(" ", "")
         if harness == "lmms_eval":
-            said = said.translate(_FULL_WIDTH)
-        return said.lower().strip().replace("\n", " ")
+            reading = reading.translate(_FULL_WIDTH)
+        return reading.lower().strip().replace("\n", " ")
 
     answer = answer.strip() if harness == "lmms_eval" else answer
     return any(normalize(right) in normalize(answer) for right in accepted)
@@ -395,8 +395,8 @@ def name_two_way(answer: str, right: str) -> bool:
     """
     if "\n" in answer:
         return False
-    name, said = (one.replace(" ", "").replace("_", "").lower() for one in (right, answer))
-    return name in said or said in name
+    name, stated = (label.replace(" ", "").replace("_", "").lower() for label in (right, answer))
+    return name in stated or stated in name
 
 
 def vqa_accuracy(answer: str, accepted: Sequence[str], harness: Harness) -> float:
@@ -409,36 +409,36 @@ def vqa_accuracy(answer: str, accepted: Sequence[str], harness: Harness) -> floa
 
     Source: Antol et al. 2015, VQA, arXiv 1505.00468, and the EvalAI server's processing.
     """
-    said = _vqa_normalize(answer, harness)
+    reading = _vqa_normalize(answer, harness)
     others = [_vqa_normalize(right, harness) for right in accepted]
-    total = others.count(said)
-    scores = [min(1.0, (total - (right == said)) / 3) for right in others]
+    total = others.count(reading)
+    scores = [min(1.0, (total - (right == reading)) / 3) for right in others]
     return sum(scores) / len(scores)
 
 
-def _vqa_normalize(said: str, harness: Harness) -> str:
+def _vqa_normalize(reading: str, harness: Harness) -> str:
     if harness == "lmms_eval":
-        said = said.lower().replace(",", "").replace("?", "").replace("'s", " 's").strip()
-    said = said.replace("\n", " ").replace("\t", " ").strip()
-    said = strip_punctuation(said, harness)
-    words = [_DIGITS.get(word, word) for word in said.lower().split()]
+        reading = reading.lower().replace(",", "").replace("?", "").replace("'s", " 's").strip()
+    reading = reading.replace("\n", " ").replace("\t", " ").strip()
+    reading = strip_punctuation(reading, harness)
+    words = [_DIGITS.get(word, word) for word in reading.lower().split()]
     words = [word for word in words if word not in ("a", "an", "the")]
     return " ".join(_CONTRACTIONS.get(word, word) for word in words)
 
 
-def strip_punctuation(said: str, harness: Harness) -> str:
+def strip_punctuation(reading: str, harness: Harness) -> str:
     """Remove or blank punctuation as the VQA evaluation does.
 
     A mark is removed where some mark of its kind has a blank next to it, or where the text has a
     comma between digits; else it becomes a blank. A full stop is removed unless a digit follows
     (vlmevalkit: or precedes); at most 32 are, since both pass the flag re.UNICODE as the count.
     """
-    joined = _COMMA[harness].search(said) is not None
-    found = said
+    joined = _COMMA[harness].search(reading) is not None
+    stripped = reading
     for mark in ';/[]"{}()=+\\_-><@`,?!':
-        bare = joined or f"{mark} " in said or f" {mark}" in said
-        found = found.replace(mark, "" if bare else " ")
-    return _STOP[harness].sub("", found, count=int(re.UNICODE))
+        bare = joined or f"{mark} " in reading or f" {mark}" in reading
+        stripped = stripped.replace(mark, "" if bare else " ")
+    return _STOP[harness].sub("", stripped, count=int(re.UNICODE))
 
 
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}

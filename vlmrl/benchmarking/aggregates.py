@@ -76,19 +76,19 @@ def _numbers(details: Sequence[Pair | None]) -> tuple[Array, Array, Array]:
     true = np.array([detail[1] if detail else np.nan for detail in details], float)
     low, high = (np.nanmin(true), np.nanmax(true)) if kept.any() else (0.0, 0.0)
     farther = np.where(true - low > high - true, low, high)
-    said = [detail[0] if detail else None for detail in details]
-    stated = np.array([np.nan if one is None else one for one in said], float)
+    readings = [detail[0] if detail else None for detail in details]
+    stated = np.array([np.nan if number is None else number for number in readings], float)
     stated = np.where(np.isnan(stated), farther, np.clip(stated, -LARGEST, LARGEST))
     return stated, np.where(kept > 0, true, 0.0), kept
 
 
 def _ranks(values: Array, weights: Array) -> Array:
     """Return the mean rank of each value, less 1/2, where row n stands weights[:, n] times: [B, N]."""
-    found, place = np.unique(values, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    starts = np.searchsorted(place[order], np.arange(len(found)))
+    distinct, rank = np.unique(values, return_inverse=True)
+    order = np.argsort(rank, kind="stable")
+    starts = np.searchsorted(rank[order], np.arange(len(distinct)))
     size = np.add.reduceat(weights[:, order], starts, axis=1)
-    return (np.cumsum(size, 1) - size / 2)[:, place]
+    return (np.cumsum(size, 1) - size / 2)[:, rank]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -96,14 +96,14 @@ def _ranks(values: Array, weights: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `said` and `right` [N].
+    """The scored rows: `scores` [N] in [0, 1], `by` [N] the group of each, `readings` and `right` [N].
 
     `details` [N] is what else an aggregate needs of each row: its boxes, or the parts of its verdict.
     """
 
     scores: Array
     by: Sequence[str]
-    said: Sequence[str]
+    readings: Sequence[str]
     right: Sequence[str]
     details: Sequence[Any] = ()
 
@@ -139,13 +139,13 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
         clusters: [N] for each row what it shares with rows it depends on, such as its image.
     """
     how = AGGREGATES[aggregate]
-    _, place = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
-    count = int(place.max()) + 1
+    _, cluster = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+    count = int(cluster.max()) + 1
     if isinstance(how, Weighted):
         weighted = how.prepare(rows)
-        return lambda times: weighted(times[:, place]), count
+        return lambda times: weighted(times[:, cluster]), count
     columns, value = how.columns(rows), how.value
-    sums = np.stack([np.bincount(place, column, count) for column in columns.T], 1)
+    sums = np.stack([np.bincount(cluster, column, count) for column in columns.T], 1)
     return lambda times: value(times @ sums), count
 
 
@@ -158,12 +158,12 @@ def estimate(
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
     pooled = is_pooled(aggregate)
-    found = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
+    estimates = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
     value = float(statistic(np.ones((1, count)))[0])
-    found = found[np.isfinite(found)]
-    if len(found) < 2 or count < 2:
+    estimates = estimates[np.isfinite(estimates)]
+    if len(estimates) < 2 or count < 2:
         return value, value, value
-    low, high = bounds(value, found, count, pooled)
+    low, high = bounds(value, estimates, count, pooled)
     return value, (max(0.0, low) if pooled else low), (min(1.0, high) if pooled else high)
 
 
@@ -183,8 +183,8 @@ def _ratio(sums: Array) -> Array:
 
 def _group_columns(rows: Rows) -> Array:
     """Return for each group its scores and its count: [N, 2 groups]."""
-    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(place.max() + 1)[place]
+    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(group.max() + 1)[group]
     return np.concatenate([member * rows.scores[:, None], member], 1)
 
 
@@ -200,8 +200,8 @@ def _squared_columns(rows: Rows) -> Array:
     """Return the columns of `_group_columns` without the group that has no name."""
     named = np.array([bool(name) for name in rows.by])
     both = np.stack([rows.scores, np.ones(len(rows.scores))], 1) * named[:, None]
-    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(place.max() + 1)[place]
+    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(group.max() + 1)[group]
     return np.concatenate([member * both[:, :1], member * both[:, 1:]], 1)
 
 
@@ -221,10 +221,10 @@ def _part_columns(rows: Rows) -> Array:
 
     `by` is `group/part`; groups are alike in the whole, and so are parts in their group.
     """
-    parts, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    parts, member_of = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
     groups = [part.partition("/")[0] for part in parts]
     shares = [1 / (len(set(groups)) * groups.count(group)) for group in groups]
-    member = np.eye(len(parts))[place]
+    member = np.eye(len(parts))[member_of]
     return np.concatenate([member * rows.scores[:, None], member, member * shares], 1)
 
 
@@ -238,9 +238,9 @@ def _mean_of_parts(sums: Array) -> Array:
 
 def _f1_columns(rows: Rows) -> Array:
     """Return true positives, predicted positives and positives; `yes` is the positive answer."""
-    said = np.array([one == "yes" for one in rows.said], float)
-    right = np.array([one == "yes" for one in rows.right], float)
-    return np.stack([said * right, said, right], 1)
+    stated = np.array([word == "yes" for word in rows.readings], float)
+    right = np.array([word == "yes" for word in rows.right], float)
+    return np.stack([stated * right, stated, right], 1)
 
 
 def _f1(sums: Array) -> Array:
@@ -253,11 +253,11 @@ def _pair_columns(rows: Rows) -> Array:
 
     `by` is `group/pair`: the two questions about one image.
     """
-    groups = [one.rpartition("/")[0] for one in rows.by]
+    groups = [name.rpartition("/")[0] for name in rows.by]
     _, pair = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
     whole = (np.bincount(pair, rows.scores) == np.bincount(pair))[pair] / np.bincount(pair)[pair]
-    _, place = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(place.max() + 1)[place]
+    _, group = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(group.max() + 1)[group]
     pairs = 1 / np.bincount(pair)[pair]
     parts = [
         member * rows.scores[:, None],
@@ -296,9 +296,9 @@ def _part(name: str, threshold: float | None = None) -> Aggregate:
     """Make the mean of a part, 0 where there is no answer, or the share of rows that reach a threshold."""
 
     def columns(rows: Rows) -> Array:
-        found = np.array([(detail or {}).get(name, 0.0) for detail in rows.details], float)
-        found = found if threshold is None else (found >= threshold).astype(float)
-        return np.stack([found, np.ones(len(found))], 1)
+        shares = np.array([(detail or {}).get(name, 0.0) for detail in rows.details], float)
+        shares = shares if threshold is None else (shares >= threshold).astype(float)
+        return np.stack([shares, np.ones(len(shares))], 1)
 
     return Aggregate(columns, _ratio)
 
@@ -316,8 +316,10 @@ def _precision_of_groups(thresholds: slice = slice(None)) -> Pooled:
         pools = [pool([rows.details[int(n)] for n in some], False, thresholds) for some in members]
 
         def value(weights: Array) -> Array:
-            found = [one(weights[:, some]) for one, some in zip(pools, members, strict=True)]
-            return known_mean(np.stack(found))
+            precisions = [
+                precision(weights[:, some]) for precision, some in zip(pools, members, strict=True)
+            ]
+            return known_mean(np.stack(precisions))
 
         return value
 
@@ -332,8 +334,8 @@ def _box_columns(rows: Rows) -> Array:
 def _truths_columns(rows: Rows) -> Array:
     """Return for each group its scores, each counted once a true box: [N, 2 groups]."""
     truths = np.array([len(detail.right_labels) for detail in rows.details], float)
-    _, place = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(place.max() + 1)[place] * truths[:, None]
+    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    member = np.eye(group.max() + 1)[group] * truths[:, None]
     return np.concatenate([member * rows.scores[:, None], member], 1)
 
 

@@ -141,7 +141,7 @@ class Benchmark:
 
     def protocols(self) -> tuple[str, ...]:
         """Return the protocols by which this benchmark can be run."""
-        return (*(one.protocol for one in self.officials), OURS)
+        return (*(official.protocol for official in self.officials), OURS)
 
     def official(self, protocol: str) -> Official | None:
         """Return how a harness asks and scores, None for `ours`.
@@ -188,9 +188,11 @@ class BenchmarkCard(Card):
         Raises:
             UserError: there are none, or a column of the published layout is missing.
         """
-        one = self.benchmark
-        how = Published(one.files, one.only, one.each, one.layout, one.adapt)
-        rows = published_rows(Path(one.path), split, how)
+        benchmark = self.benchmark
+        how = Published(
+            benchmark.files, benchmark.only, benchmark.each, benchmark.layout, benchmark.adapt
+        )
+        rows = published_rows(Path(benchmark.path), split, how)
         there = rows[0] if len(rows) else {}
         for key, column in self.benchmark.columns.items():
             if there and column not in there:
@@ -226,16 +228,16 @@ def open_benchmark(name: str, path: str) -> Benchmark:
         UserError: there is no such benchmark or split; the message suggests the nearest name.
     """
     name, _, split = name.partition(":")
-    found = plugins.build("benchmark", name, {"path": path})
-    if not isinstance(found, Benchmark):
-        raise UserError(f"benchmark {name!r}: expected a Benchmark, got {type(found).__name__}")
-    for official in found.officials:
+    benchmark = plugins.build("benchmark", name, {"path": path})
+    if not isinstance(benchmark, Benchmark):
+        raise UserError(f"benchmark {name!r}: expected a Benchmark, got {type(benchmark).__name__}")
+    for official in benchmark.officials:
         if official.scorer not in SCORERS:
             raise UserError(
                 f"benchmark {name!r}: no official scorer is named {official.scorer!r}"
                 f"{nearest(official.scorer, list(SCORERS))}"
             )
-    return _other_split(found, split) if split and split != found.split else found
+    return _other_split(benchmark, split) if split and split != benchmark.split else benchmark
 
 
 def _other_split(benchmark: Benchmark, split: str) -> Benchmark:

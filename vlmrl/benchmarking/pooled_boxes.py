@@ -56,7 +56,7 @@ class Detections:
         """
         labels = set(self.found_labels) | set(self.right_labels)
         judged = [_judge(self, name, self._of(name)) for name in sorted(labels)]
-        hits = sum(int(found[0].sum()) for found, _ in judged)
+        hits = sum(int(hit[0].sum()) for hit, _ in judged)
         misses = sum(int(missed[0].sum()) for _, missed in judged)
         return hits, hits + misses, len(self.right_labels) - sum(self.crowds)
 
@@ -118,7 +118,7 @@ def pool(
         if len(weights) > CHUNK:
             parts = [weights[start : start + CHUNK] for start in range(0, len(weights), CHUNK)]
             return np.concatenate([precision(part) for part in parts])
-        rows = [_precision(one, weights, thresholds) for one in classes]
+        rows = [_precision(group, weights, thresholds) for group in classes]
         if not rows:
             return np.full(len(weights), np.nan)
         return known_mean(np.stack(rows))
@@ -161,7 +161,7 @@ def _chosen(image: Detections, scored: bool) -> dict[str, list[int]]:
             chosen.setdefault(label, []).append(p)
     if image.verified is not None:
         return chosen
-    return {label: found[:MAX_PER_CLASS] for label, found in chosen.items()}
+    return {label: indices[:MAX_PER_CLASS] for label, indices in chosen.items()}
 
 
 def _judge(image: Detections, label: str, chosen: list[int]) -> tuple[Array, Array]:
@@ -172,9 +172,9 @@ def _judge(image: Detections, label: str, chosen: list[int]) -> tuple[Array, Arr
     wanted = [n for n, name in enumerate(image.right_labels) if name == label]
     single = [n for n in wanted if not image.crowds[n]]
     crowds = [n for n in wanted if image.crowds[n]]
-    found = image.found[chosen]
-    ranked = rank_candidates(iou_matrix(found, image.right[single]))
-    shares = overlap_shares(found[:, None], image.right[crowds][None, :], of_first=True)
+    boxes = image.found[chosen]
+    ranked = rank_candidates(iou_matrix(boxes, image.right[single]))
+    shares = overlap_shares(boxes[:, None], image.right[crowds][None, :], of_first=True)
     inside = shares.max(1, initial=0.0)
     hits = np.array([find_hits(ranked, t) for t in THRESHOLDS], dtype=bool)
     left_out = inside[None, :] >= np.array(THRESHOLDS)[:, None]
@@ -193,12 +193,12 @@ def _join(parts: list[tuple[int, list[float], Array, Array]], truths: list[int])
     return _Class(rows[order], hits[:, order], misses[:, order], np.array(truths))
 
 
-def _precision(one: _Class, weights: Array, thresholds: slice) -> Array:
+def _precision(judged: _Class, weights: Array, thresholds: slice) -> Array:
     """Return the average precision [B] of a class; nan where no truth of it was drawn."""
-    count = weights[:, one.right_rows].sum(1)
-    drawn = weights[:, None, one.rows]
-    hits = np.cumsum(drawn * one.hits[None, thresholds], -1)
-    misses = np.cumsum(drawn * one.misses[None, thresholds], -1)
+    count = weights[:, judged.right_rows].sum(1)
+    drawn = weights[:, None, judged.rows]
+    hits = np.cumsum(drawn * judged.hits[None, thresholds], -1)
+    misses = np.cumsum(drawn * judged.misses[None, thresholds], -1)
     precision = hits / (hits + misses + np.spacing(1))
     envelope = np.maximum.accumulate(precision[..., ::-1], -1)[..., ::-1]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -39,7 +39,7 @@ def texts_of(row: Mapping[str, Any], column: str) -> list[str]:
     Raises:
         UserError: the column holds anything else.
     """
-    return [str(one) for one in _listed(row, column, (str, int, float))]
+    return [str(value) for value in _listed(row, column, (str, int, float))]
 
 
 def numbers_of(row: Mapping[str, Any], column: str) -> list[float]:
@@ -48,7 +48,7 @@ def numbers_of(row: Mapping[str, Any], column: str) -> list[float]:
     Raises:
         UserError: the column holds anything else.
     """
-    return [float(one) for one in _listed(row, column, (int, float))]
+    return [float(value) for value in _listed(row, column, (int, float))]
 
 
 def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> list[Any]:
@@ -64,7 +64,7 @@ def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> lis
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, list) or not all(
-        isinstance(one, kinds) and not isinstance(one, bool) for one in value
+        isinstance(item, kinds) and not isinstance(item, bool) for item in value
     ):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"{where} of {names}, got {value!r:.60}")
@@ -77,8 +77,8 @@ def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     Raises:
         UserError: the column holds neither.
     """
-    found = coco.encode(np.asfortranarray(_bits(row, column), dtype=np.uint8))
-    return {"size": [int(n) for n in found["size"]], "counts": found["counts"].decode("ascii")}
+    mask = coco.encode(np.asfortranarray(_bits(row, column), dtype=np.uint8))
+    return {"size": [int(n) for n in mask["size"]], "counts": mask["counts"].decode("ascii")}
 
 
 def box_of_mask(row: Mapping[str, Any], column: str) -> list[float]:
@@ -132,12 +132,12 @@ def moment_rows(file: Path) -> list[dict[str, Any]]:
         return [
             {
                 **{"video": video, "sentence": str(sentence), "number": number},
-                **{"duration": float(one["duration"]), "timestamp": [*map(float, span)]},
+                **{"duration": float(annotation["duration"]), "timestamp": [*map(float, span)]},
                 WHERE: f"{file.name} {video} item {number}",
             }
-            for video, one in videos.items()
+            for video, annotation in videos.items()
             for number, (sentence, span) in enumerate(
-                zip(one["sentences"], one["timestamps"], strict=True)
+                zip(annotation["sentences"], annotation["timestamps"], strict=True)
             )
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -162,10 +162,10 @@ def coco_rows(file: Path) -> list[dict[str, Any]]:
     """
     try:
         whole = json.loads(file.read_text(encoding="utf-8"))
-        names = {one["id"]: str(one["name"]) for one in whole["categories"]}
+        names = {entry["id"]: str(entry["name"]) for entry in whole["categories"]}
         objects: dict[Any, list[Mapping[str, Any]]] = {}
-        for one in whole["annotations"]:
-            objects.setdefault(one["image_id"], []).append(one)
+        for entry in whole["annotations"]:
+            objects.setdefault(entry["image_id"], []).append(entry)
         return [
             {**_row(image, objects.get(image["id"], []), names), WHERE: f"{file.name} {number}"}
             for number, image in enumerate(whole["images"])
@@ -181,20 +181,20 @@ def coco_rows(file: Path) -> list[dict[str, Any]]:
 def _row(
     image: Mapping[str, Any], objects: Sequence[Mapping[str, Any]], names: Mapping[Any, str]
 ) -> dict[str, Any]:
-    single = [one for one in objects if not one.get("iscrowd")]
+    single = [annotation for annotation in objects if not annotation.get("iscrowd")]
     asked = [*names.values()]
     row = {
         "id": str(image["id"]),
         "file": _file(image),
         "width": image["width"],
         "height": image["height"],
-        "boxes": [one["bbox"] for one in single],
-        "labels": [names[one["category_id"]] for one in single],
+        "boxes": [annotation["bbox"] for annotation in single],
+        "labels": [names[annotation["category_id"]] for annotation in single],
         "crowds": json.dumps(
             [
-                [_corners(one["bbox"]), names[one["category_id"]]]
-                for one in objects
-                if one not in single
+                [_corners(annotation["bbox"]), names[annotation["category_id"]]]
+                for annotation in objects
+                if annotation not in single
             ]
         ),
     }
@@ -241,9 +241,9 @@ def class_rows(file: Path) -> list[dict[str, Any]]:
         names = file.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
         listed = torch.load(file, weights_only=True)
         rows = []
-        for number, one in enumerate(listed):
-            ((path, found),) = one.items()
-            name = names[int(found["label"])].strip()
+        for number, entry in enumerate(listed):
+            ((path, facts),) = entry.items()
+            name = names[int(facts["label"])].strip()
             below = str(path).rpartition(_DATA)[2]
             rows.append({"file": below, "name": name, WHERE: f"{file.name} item {number}"})
         return rows
@@ -288,8 +288,8 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
         UserError: there is no such file or split.
     """
     named = [path / name for name in how.files if (path / name).exists()]
-    read = LAYOUTS.get(how.layout, lambda one: open_rows(one, _split_of(one, split, named)))
-    parts = [read(one) for one in named or [path]]
+    read = LAYOUTS.get(how.layout, lambda file: open_rows(file, _split_of(file, split, named)))
+    parts = [read(file) for file in named or [path]]
     return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
 
 

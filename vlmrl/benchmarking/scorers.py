@@ -40,7 +40,7 @@ def listed_boxes(answer: str, sample: Sample, frame: Frame) -> Detections:
     [[box, label], ...]), `verified` and `partial` (lists of classes: see `Detections`).
     """
     size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
-    found, _ = parsing.boxes(answer, frame) if answer else ([], "")
+    stated, _ = parsing.boxes(answer, frame) if answer else ([], "")
     asked = [text.label(name) for name in _said(sample, "categories", [])]
     only = asked[0] if len(asked) == 1 else ""
     right = sample.truth.boxes or ()
@@ -48,13 +48,15 @@ def listed_boxes(answer: str, sample: Sample, frame: Frame) -> Detections:
     regions = np.array([box for box, _ in crowds], float).reshape(-1, 4)
     verified = _said(sample, "verified", None)
     # Whole pixels then give the very IoU of COCOeval.
-    boxes, truths = (np.round(geometry.array(some) * size, 9) for some in (found, right))
+    boxes, truths = (np.round(geometry.array(some) * size, 9) for some in (stated, right))
     return Detections(
         boxes.reshape(-1, 4),
-        tuple(text.label(one.label) or only for one in found),
-        tuple(one.score or 0.0 for one in found),
+        tuple(text.label(each.label) or only for each in stated),
+        tuple(each.score or 0.0 for each in stated),
         np.concatenate([truths.reshape(-1, 4), regions]),
-        tuple([text.label(one.label) for one in right] + [text.label(name) for _, name in crowds]),
+        tuple(
+            [text.label(each.label) for each in right] + [text.label(name) for _, name in crowds]
+        ),
         (False,) * len(right) + (True,) * len(crowds),
         None if verified is None else frozenset(map(text.label, verified)),
         frozenset(map(text.label, _said(sample, "partial", []))),
@@ -67,21 +69,21 @@ def odinw_row(answer: str, sample: Sample, frame: Frame) -> tuple[Detections, fl
     size = np.array([width, height] * 2, dtype=np.float64)
     right = sample.truth.boxes or ()
     true = np.round(geometry.array(right) * size, 9).reshape(-1, 4)
-    labels = [(one.label or "").strip().lower() for one in right]
+    labels = [(box.label or "").strip().lower() for box in right]
     truths: list[Labelled] = [
         ((a, b, c, d), name) for (a, b, c, d), name in zip(true.tolist(), labels, strict=True)
     ]
-    found = detections.odinw_boxes(answer, truths, width, height)
-    overlaps = detections.odinw_found(found, truths)
-    one = Detections(
-        np.array([box for box, _ in found], float).reshape(-1, 4) if found else NONE,
-        tuple(name for _, name in found),
-        (1.0,) * len(found),
+    stated = detections.odinw_boxes(answer, truths, width, height)
+    overlaps = detections.odinw_found(stated, truths)
+    image = Detections(
+        np.array([box for box, _ in stated], float).reshape(-1, 4) if stated else NONE,
+        tuple(name for _, name in stated),
+        (1.0,) * len(stated),
         true,
         tuple(labels),
         (False,) * len(labels),
     )
-    return one, sum(overlap >= 0.5 for overlap in overlaps) / len(overlaps) if overlaps else 0.0
+    return image, sum(overlap >= 0.5 for overlap in overlaps) / len(overlaps) if overlaps else 0.0
 
 
 def _said(sample: Sample, key: str, otherwise: Any) -> Any:
@@ -97,14 +99,14 @@ def _said(sample: Sample, key: str, otherwise: Any) -> Any:
 class Score:
     """What a harness gives for one answer, in [0, 1], and whether its rule found an answer at all.
 
-    `value` is None where the harness leaves the answer out of its number, denominator included; `said`
-    is what the rule read, for aggregates that count what was said; `chance` is that of a guess among the
+    `value` is None where the harness leaves the answer out of its number, denominator included; `reading`
+    is what the rule read, for aggregates that count words; `chance` is that of a guess among the
     options, 0 where there are none; `detail` is what an aggregate needs besides.
     """
 
     value: float | None
     read: bool = True
-    said: str = ""
+    reading: str = ""
     chance: float = 0.0
     detail: Any = None
 
@@ -134,9 +136,9 @@ def letter_scorer(find: Callable[[str, Sample], str | None]) -> Scorer:
     """Make a scorer of a rule that finds a letter."""
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        found = find(answer, sample)
-        right = found == right_letter(sample)
-        return Score(float(right), bool(found), found or "", 1 / len(option_letters(sample)))
+        letter = find(answer, sample)
+        right = letter == right_letter(sample)
+        return Score(float(right), bool(letter), letter or "", 1 / len(option_letters(sample)))
 
     return score
 
@@ -158,18 +160,18 @@ def accepted_texts(sample: Sample) -> tuple[str, ...]:
 
 def _mvbench(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score MVBench's letter; an empty answer is left out of the number."""
-    said = letters.mvbench_word(answer)
+    reading = letters.mvbench_word(answer)
     right = letters.mvbench_word(right_letter(sample))
-    return Score(float(said == right) if answer else None, bool(answer), said)
+    return Score(float(reading == right) if answer else None, bool(answer), reading)
 
 
 def _drawn(find: Callable[[str, str], str | None], drawn_from: str) -> Scorer:
     """Make a scorer of a rule that draws one of these letters, whatever the options, if it finds none."""
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        found = find(answer, drawn_from)
+        reading = find(answer, drawn_from)
         right = right_letter(sample)
-        return Score(float(found == right), bool(found), found or "", 1 / len(drawn_from))
+        return Score(float(reading == right), bool(reading), reading or "", 1 / len(drawn_from))
 
     return score
 
@@ -177,35 +179,35 @@ def _drawn(find: Callable[[str, str], str | None], drawn_from: str) -> Scorer:
 def _vsi(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score VSI-Bench: the first word of a choice, less its full stops; else the first number."""
     if sample.truth.options:
-        said = answer.split(" ")[0].rstrip(".").strip()
-        return Score(float(said.lower() == right_letter(sample).lower()), bool(said), said)
-    found = numbers.vsi_number(answer)
+        reading = answer.split(" ")[0].rstrip(".").strip()
+        return Score(float(reading.lower() == right_letter(sample).lower()), bool(reading), reading)
+    number = numbers.vsi_number(answer)
     assert sample.truth.number is not None
-    if found is None:
+    if number is None:
         return Score(0.0, read=False)
-    return Score(numbers.vsi_mean_relative_accuracy(found, sample.truth.number))
+    return Score(numbers.vsi_mean_relative_accuracy(number, sample.truth.number))
 
 
 def _r1(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as Video-R1: the letter verbatim, or the mean relative accuracy of a number."""
-    said = (spans.tagged(answer, "answer") or "").strip() or answer.strip()
+    reading = (spans.tagged(answer, "answer") or "").strip() or answer.strip()
     truth = sample.truth
     if truth.number is None or truth.options:
-        return Score(float(said == right_letter(sample)), said=said)
-    found = numbers.r1_number(said)
-    if found is None:
+        return Score(float(reading == right_letter(sample)), reading=reading)
+    number = numbers.r1_number(reading)
+    if number is None:
         return Score(0.0, read=False)
-    return Score(numbers.r1_mean_relative_accuracy(found, truth.number))
+    return Score(numbers.r1_mean_relative_accuracy(number, truth.number))
 
 
 def _omni(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as HumanOmniV2: the F1 of letters, yes or no, or the letter verbatim."""
-    said, truth = (spans.tagged(answer, "answer") or "").strip() or answer, sample.truth
+    reading, truth = (spans.tagged(answer, "answer") or "").strip() or answer, sample.truth
     if truth.labels:
-        return Score(words.omni_letters_f1(said, ",".join(truth.labels)), said=said)
+        return Score(words.omni_letters_f1(reading, ",".join(truth.labels)), reading=reading)
     if truth.options:
-        return Score(float(said.strip() == right_letter(sample)), said=said)
-    return Score(float(words.omni_judged(said, accepted_texts(sample)[0])), said=said)
+        return Score(float(reading.strip() == right_letter(sample)), reading=reading)
+    return Score(float(words.omni_judged(reading, accepted_texts(sample)[0])), reading=reading)
 
 
 def _judged(rule: Callable[[str, Sample], bool | None]) -> Scorer:
@@ -240,8 +242,8 @@ def _mmvu(answer: str, sample: Sample, frame: Frame) -> Score:
 def _video_mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score Video-MMMU; an open answer that is empty is left out of the number."""
     if sample.truth.options:
-        found = lmms_letter(answer, option_letters(sample))
-        return Score(float(found == right_letter(sample)), bool(found), found or "")
+        letter = lmms_letter(answer, option_letters(sample))
+        return Score(float(letter == right_letter(sample)), bool(letter), letter or "")
     right = words.video_mmmu_open(answer, accepted_texts(sample)[0])
     return Score(float(right) if answer else None, bool(answer))
 
@@ -250,55 +252,57 @@ def _mmau(read: Callable[[str], str]) -> Scorer:
     """Make a scorer of MMAU's own match of words."""
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        said, options = read(answer), texts(sample)
-        right = words.mmau_match(said, options[right_letter(sample)], [*options.values()])
-        return Score(float(right), bool(said), said)
+        reading, options = read(answer), texts(sample)
+        right = words.mmau_match(reading, options[right_letter(sample)], [*options.values()])
+        return Score(float(right), bool(reading), reading)
 
     return score
 
 
 def _daily(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = answer.strip().upper()
-    return Score(float(said == right_letter(sample)), bool(said), said)
+    reading = answer.strip().upper()
+    return Score(float(reading == right_letter(sample)), bool(reading), reading)
 
 
 def _moment(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score VideoChat-R1's grounding."""
     assert sample.truth.spans
-    found = spans.videochat_span(answer)
-    value = spans.videochat_iou(found, sample.truth.spans[0]) if found else 0.0
-    return Score(value, found is not None)
+    span = spans.videochat_span(answer)
+    value = spans.videochat_iou(span, sample.truth.spans[0]) if span else 0.0
+    return Score(value, span is not None)
 
 
 def _letter_and_spans(answer: str, sample: Sample) -> tuple[bool, list[Span] | None]:
     """Return whether VideoChat-R1 reads the right letter, and the spans that it reads."""
-    said, glue = spans.tagged(answer, "answer"), spans.tagged(answer, "glue")
-    right = said is not None and letters.videochat_letter(said) == right_letter(sample)
+    option, glue = spans.tagged(answer, "answer"), spans.tagged(answer, "glue")
+    right = option is not None and letters.videochat_letter(option) == right_letter(sample)
     return right, None if glue is None else spans.glue_spans(glue)
 
 
 def _videochat_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score VideoChat-R1's grounded questions: the letter; the IoU is a part."""
-    right, found = _letter_and_spans(answer, sample)
-    iou = 0.0 if found is None else spans.covered_iou(found, sample.truth.spans or ())
-    return Score(float(right), found is not None, detail={"choice": float(right), "iou": iou})
+    right, stated = _letter_and_spans(answer, sample)
+    iou = 0.0 if stated is None else spans.covered_iou(stated, sample.truth.spans or ())
+    return Score(float(right), stated is not None, detail={"choice": float(right), "iou": iou})
 
 
 def _next_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score NExT-GQA: the right letter and an IoP from 0.5 on; of several spans the hull is taken."""
-    right, found = _letter_and_spans(answer, sample)
+    right, stated = _letter_and_spans(answer, sample)
     iou = iop = 0.0
-    if found:
-        hull = Span(min(one.start for one in found), max(one.end for one in found))
-        overlaps = [spans.next_gqa_overlap(hull, one) for one in sample.truth.spans or ()]
+    if stated:
+        hull = Span(min(span.start for span in stated), max(span.end for span in stated))
+        overlaps = [spans.next_gqa_overlap(hull, span) for span in sample.truth.spans or ()]
         iou, iop = (max(0.0, *column) for column in zip(*overlaps, strict=True))
     detail = {"choice": float(right), "iou": iou, "iop": iop}
-    return Score(float(right and iop >= 0.5), bool(found), detail=detail)
+    return Score(float(right and iop >= 0.5), bool(stated), detail=detail)
 
 
 def _quality(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = (spans.tagged(answer, "answer") or "").strip().lower()
-    return Score(float(said == accepted_texts(sample)[0].strip().lower()), bool(said), said)
+    reading = (spans.tagged(answer, "answer") or "").strip().lower()
+    return Score(
+        float(reading == accepted_texts(sample)[0].strip().lower()), bool(reading), reading
+    )
 
 
 VIDEO_SCORERS: dict[str, Scorer] = {
@@ -334,9 +338,9 @@ VIDEO_SCORERS: dict[str, Scorer] = {
 def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score MMMU: a letter where there are options, else an open answer."""
     if sample.truth.options:
-        found = mmmu_letter(answer, texts(sample))
+        letter = mmmu_letter(answer, texts(sample))
         chance = 1 / len(option_letters(sample))
-        return Score(float(found == right_letter(sample)), bool(found), found or "", chance)
+        return Score(float(letter == right_letter(sample)), bool(letter), letter or "", chance)
     right = accepted_texts(sample)
     return Score(float(open_answers.mmmu_open(answer, right[0] if len(right) == 1 else right)))
 
@@ -347,32 +351,34 @@ def _equal_letter(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 def _science(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = letters.science_letter(answer)
-    return Score(float(said.lower() == right_letter(sample).lower()), bool(said), said)
+    reading = letters.science_letter(answer)
+    return Score(float(reading.lower() == right_letter(sample).lower()), bool(reading), reading)
 
 
 def _naturalbench(answer: str, sample: Sample, frame: Frame) -> Score:
     right = accepted_texts(sample)[0].strip()
     words = ("A", "B") if right in ("A", "B") else ("yes", "no")
-    said = letters.naturalbench_word(answer, words)
-    return Score(float(said == (right if right in words else right.lower())), said is not None)
+    reading = letters.naturalbench_word(answer, words)
+    return Score(
+        float(reading == (right if right in words else right.lower())), reading is not None
+    )
 
 
 def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score what lmms-eval reads without its judge; the rest is wrong, so this is a lower bound."""
     options, kind = sample.truth.options or (), str(sample.meta["answer_type"])
-    said = open_answers.mathvista_reading(answer, options, kind)
-    if said is None:
+    reading = open_answers.mathvista_reading(answer, options, kind)
+    if reading is None:
         return Score(0.0, read=False)
     right = accepted_texts(sample)[0]
     precision = sample.meta.get("precision") or 0
     assert isinstance(precision, int | float)
-    return Score(float(open_answers.mathvista_right(said, right, options, kind, precision)))
+    return Score(float(open_answers.mathvista_right(reading, right, options, kind, precision)))
 
 
 def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = open_answers.tagged_count(answer)
-    return Score(float(said == sample.truth.number), said is not None)
+    count = open_answers.tagged_count(answer)
+    return Score(float(count == sample.truth.number), count is not None)
 
 
 def _screen_click(sized: bool) -> Scorer:
@@ -388,11 +394,11 @@ def _pyautogui(answer: str, sample: Sample, frame: Frame) -> Score:
     return _hit(places.pyautogui_point(answer, _size(sample)), sample)
 
 
-def _hit(found: places.XY | None, sample: Sample) -> Score:
+def _hit(point: places.XY | None, sample: Sample) -> Score:
     assert sample.truth.boxes
     box = sample.truth.boxes[0]
-    hit = found and box.x1 <= found[0] <= box.x2 and box.y1 <= found[1] <= box.y2
-    return Score(float(bool(hit)), found is not None)
+    hit = point and box.x1 <= point[0] <= box.x2 and box.y1 <= point[1] <= box.y2
+    return Score(float(bool(hit)), point is not None)
 
 
 def _size(sample: Sample) -> places.XY:
@@ -405,15 +411,15 @@ def _in_mask(answer: str, sample: Sample, frame: Frame) -> Score:
     assert sample.truth.masks
     mask = sample.truth.masks[0]
     height, width = masks.raster_size([mask], frame)
-    found = places.unit_points(answer, width, height)
+    points = places.unit_points(answer, width, height)
     filled = coco.decode(masks.encoded(mask, (height, width)))
-    return Score(places.share_in_mask(found, filled), bool(found))
+    return Score(places.share_in_mask(points, filled), bool(points))
 
 
 def _corner_pairs(answer: str, sample: Sample, frame: Frame) -> Score:
     assert sample.truth.boxes
-    found = places.corner_pairs_iou(answer, sample.truth.boxes[0].xyxy)
-    return Score(found or 0.0, found is not None)
+    iou = places.corner_pairs_iou(answer, sample.truth.boxes[0].xyxy)
+    return Score(iou or 0.0, iou is not None)
 
 
 def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -424,30 +430,30 @@ def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
 
 def _equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score what a judge is sure to find right: an accepted text to the letter; the rest is unread."""
-    right = answer.strip() in [one.strip() for one in accepted_texts(sample)]
+    right = answer.strip() in [accepted.strip() for accepted in accepted_texts(sample)]
     return Score(float(right), read=right)
 
 
 def _math_verify(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as R1-V does: math-verify finds the answer equal to the truth, whatever it reads of it."""
     library = import_extra("math_verify", "math")
-    said = library.parse(answer[:MAX_MATH])
+    parsed = library.parse(answer[:MAX_MATH])
     right = library.parse(accepted_texts(sample)[0])
-    return Score(float(library.verify(said, right)), bool(said))
+    return Score(float(library.verify(parsed, right)), bool(parsed))
 
 
 def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
-    said = numbers.count_to_twenty(answer)
-    return Score(float(said == sample.truth.number), said is not None)
+    count = numbers.count_to_twenty(answer)
+    return Score(float(count == sample.truth.number), count is not None)
 
 
 def _tagged_rating(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as Q-Insight's reward does: the rating is less than 0.35 from the true one."""
-    said, right = numbers.tagged_rating(answer), sample.truth.number
+    rating, right = numbers.tagged_rating(answer), sample.truth.number
     assert right is not None
-    if said is None:
+    if rating is None:
         return Score(0.0, read=False)
-    return Score(float(abs(said - right) < 0.35), said=str(said), detail=(said, right))
+    return Score(float(abs(rating - right) < 0.35), reading=str(rating), detail=(rating, right))
 
 
 MAX_MATH = 20_000
@@ -492,17 +498,17 @@ TASK_SCORERS: dict[str, Scorer] = {
 def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
     """Compare as the metric exact_match of lmms-eval does without case and punctuation."""
     bare = str.maketrans("", "", string.punctuation)
-    said = letters.option_start(answer).lower().translate(bare)
-    return Score(float(said == right_letter(sample).lower()), bool(said), said)
+    reading = letters.option_start(answer).lower().translate(bare)
+    return Score(float(reading == right_letter(sample).lower()), bool(reading), reading)
 
 
 def _yes_no(read: Callable[[str], letters.Said | None]) -> Scorer:
     """Make a scorer of a rule that reads yes or no."""
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        said = read(answer)
+        word = read(answer)
         right = accepted_texts(sample)[0].strip().lower().rstrip(".")
-        return Score(float(said == right), said is not None, said or "")
+        return Score(float(word == right), word is not None, word or "")
 
     return score
 
@@ -520,10 +526,10 @@ def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as lmms-eval does for RealWorldQA: a letter where the truth is one, else equal text."""
     right = accepted_texts(sample)[0].strip()
     if right.upper() in ("A", "B", "C", "D"):
-        said = letters.lmms_letter(answer, "ABCD")
-        return Score(float(said == right.upper()), said is not None, said or "", 0.25)
-    said = answer.lower().strip().rstrip(".")
-    return Score(float(said == right.lower()), bool(said), said)
+        reading = letters.lmms_letter(answer, "ABCD")
+        return Score(float(reading == right.upper()), reading is not None, reading or "", 0.25)
+    reading = answer.lower().strip().rstrip(".")
+    return Score(float(reading == right.lower()), bool(reading), reading)
 
 
 def _ocrbench(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -536,9 +542,9 @@ def _box(harness: places.Harness) -> Scorer:
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
         assert sample.truth.boxes
-        found = places.refcoco_box(answer, frame, harness)
-        overlap = places.raw_iou(found or (0.0, 0.0, 0.0, 0.0), sample.truth.boxes[0].xyxy)
-        return Score(float(overlap >= 0.5), found is not None)
+        corners = places.refcoco_box(answer, frame, harness)
+        overlap = places.raw_iou(corners or (0.0, 0.0, 0.0, 0.0), sample.truth.boxes[0].xyxy)
+        return Score(float(overlap >= 0.5), corners is not None)
 
     return score
 
@@ -555,8 +561,8 @@ def _click(harness: places.Harness) -> Scorer:
 
 def _span(answer: str, sample: Sample, frame: Frame) -> Score:
     assert sample.truth.spans
-    found = spans.charades_span(answer)
-    return Score(spans.hull_iou(found, sample.truth.spans[0]) if found else 0.0, found is not None)
+    span = spans.charades_span(answer)
+    return Score(spans.hull_iou(span, sample.truth.spans[0]) if span else 0.0, span is not None)
 
 
 def _boxes_odinw(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -567,8 +573,8 @@ def _boxes_odinw(answer: str, sample: Sample, frame: Frame) -> Score:
 def _boxes_listed(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score with the F1 at IoU 0.5 of one image; COCOeval and LVISEval rank the boxes of all."""
     detail = listed_boxes(answer, sample, frame)
-    hits, found, right = detail.hits_found_right()
-    value = 2 * hits / (found + right) if found + right else 1.0
+    hits, stated, right = detail.hits_found_right()
+    value = 2 * hits / (stated + right) if stated + right else 1.0
     return Score(value, bool(detail.found_labels), detail=detail)
 
 

@@ -133,15 +133,15 @@ def score_answers(
     reward = benchmark.strict.reward()
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
         for some in _batches(answers):
-            samples = [source.sample(one.index) for one in some]
+            samples = [source.sample(answer.index) for answer in some]
             completions = [_completion(*pair) for pair in zip(some, samples, strict=True)]
             judged = scorer.judge([[c] for c in completions], samples, whole=False)
-            for one, sample, completion, verdicts in zip(
+            for answer, sample, completion, verdicts in zip(
                 some, samples, completions, judged, strict=True
             ):
                 (verdict,) = verdicts[0].verdicts.values()
-                row = score_row(benchmark, official, one.index, sample, completion, verdict)
-                called = {"calls": one.calls} if one.calls else {}
+                row = score_row(benchmark, official, answer.index, sample, completion, verdict)
+                called = {"calls": answer.calls} if answer.calls else {}
                 rows.append(replace(row, details={**row.details, **called}))
     return sum_up(benchmark, official, rows)
 
@@ -166,7 +166,7 @@ def score_row(
     verdict: Verdict,
 ) -> RowScore:
     """Score one answer by the official rule; the strict score is that of the verifier's verdict."""
-    value, read, said = None, True, ""
+    value, read, reading = None, True, ""
     details: dict[str, Any] = {}
     if benchmark.strict.verifier == "detection":
         details["strict"] = listed_boxes(completion.answer or "", sample, completion.frame)
@@ -175,13 +175,13 @@ def score_row(
     elif not PARTS.keys().isdisjoint(benchmark.strict.also):
         details["strict"] = dict(verdict.parts)
     if official is not None:
-        given = completion.text if official.whole else completion.answer or ""
-        found = SCORERS[official.scorer](given, sample, completion.frame)
-        read, said = found.read, found.said
-        if found.detail is not None:
-            details["official"] = found.detail
-        drawn = official.unread == "expected" and not found.read
-        value = found.chance if drawn else found.value
+        reply = completion.text if official.whole else completion.answer or ""
+        score = SCORERS[official.scorer](reply, sample, completion.frame)
+        read, reading = score.read, score.reading
+        if score.detail is not None:
+            details["official"] = score.detail
+        drawn = official.unread == "expected" and not score.read
+        value = score.chance if drawn else score.value
     groups = {column: str(sample.meta.get(column, "")) for column in _columns(benchmark, official)}
     return RowScore(
         index=index,
@@ -192,7 +192,7 @@ def score_row(
         strict=verdict.score,
         read=read,
         finish_reason=completion.finish_reason,
-        said=said,
+        said=reading,
         right=(sample.truth.text or ("",))[0].strip().lower(),
         text=completion.text,
         answer=completion.answer,
@@ -217,15 +217,15 @@ def _columns(benchmark: Benchmark, official: Official | None) -> list[str]:
 
 def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple[str, str]]:
     """Return the numbers to report: their aggregate and the column that it groups by."""
-    found = {}
-    for kind, one in (("official", official), ("strict", benchmark.strict)):
-        if one is not None:
-            found[kind] = (one.aggregate, one.by)
-    for kind, one in (("official", official), ("strict", benchmark.strict)):
-        for name in one.also if one is not None else ():
+    numbers = {}
+    for kind, rule in (("official", official), ("strict", benchmark.strict)):
+        if rule is not None:
+            numbers[kind] = (rule.aggregate, rule.by)
+    for kind, rule in (("official", official), ("strict", benchmark.strict)):
+        for name in rule.also if rule is not None else ():
             aggregate, _, by = name.partition(" by ")
-            found[f"{kind} {name}"] = (aggregate, by)
-    return found
+            numbers[f"{kind} {name}"] = (aggregate, by)
+    return numbers
 
 
 def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowScore]) -> Result:
@@ -260,12 +260,12 @@ def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowSc
 
 def group_rows(rows: Sequence[RowScore], column: str) -> dict[str, list[RowScore]]:
     """Return the rows by their value in a column of groups, in the order of the values."""
-    found: dict[str, list[RowScore]] = {
+    groups: dict[str, list[RowScore]] = {
         value: [] for value in sorted({r.groups[column] for r in rows})
     }
     for row in rows:
-        found[row.groups[column]].append(row)
-    return found
+        groups[row.groups[column]].append(row)
+    return groups
 
 
 def rows_of(number: str, by: str, rows: Sequence[RowScore]) -> Rows:
@@ -281,14 +281,14 @@ def rows_of(number: str, by: str, rows: Sequence[RowScore]) -> Rows:
 
 def _figures(numbers: Mapping[str, tuple[str, str]], rows: Sequence[RowScore]) -> dict[str, Figure]:
     """Return the figures of some rows; a row whose number is a fault is left out of it."""
-    found = {}
+    figures = {}
     for name, (aggregate, by) in numbers.items():
         kept = [row for row in rows if row.score(name) is not None]
         if kept:
             clusters = [row.cluster for row in kept]
             estimated = estimate(aggregate, rows_of(name, by, kept), clusters)
-            found[name] = Figure(*estimated, count=len(kept))
-    return found
+            figures[name] = Figure(*estimated, count=len(kept))
+    return figures
 
 
 # --------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> N
             table.writerow([*plain, *(GROUP + name for name in groups), "details"])
             for row in result.rows:
                 values = [getattr(row, name) for name in plain]
-                details = json.dumps({kind: _plain(one) for kind, one in row.details.items()})
+                details = json.dumps({kind: _plain(detail) for kind, detail in row.details.items()})
                 table.writerow([*values, *(row.groups[name] for name in groups), details])
 
     files.write_whole(folder / ROWS, write)
@@ -379,18 +379,18 @@ def find_results(path: Path) -> dict[str, Stored]:
     if not folders:
         raise UserError(f"{path}: expected {RESULT} here or in a folder below, got none")
     stored = [read_result(folder) for folder in folders]
-    return {one.manifest.get("benchmark", one.result.benchmark): one for one in stored}
+    return {each.manifest.get("benchmark", each.result.benchmark): each for each in stored}
 
 
-def _stored_figures(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
-    return {name: Figure(**figure) for name, figure in found.items()}
+def _stored_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+    return {name: Figure(**figure) for name, figure in figures.items()}
 
 
 def _passes(path: Path) -> dict[int, Figure]:
     if not path.is_file():
         return {}
-    found = json.loads(path.read_text(encoding="utf-8"))["pass_at_k"]
-    return {int(k): figure for k, figure in _stored_figures(found).items()}
+    passes = json.loads(path.read_text(encoding="utf-8"))["pass_at_k"]
+    return {int(k): figure for k, figure in _stored_figures(passes).items()}
 
 
 def _row(line: Mapping[str, str]) -> RowScore:
@@ -401,8 +401,8 @@ def _row(line: Mapping[str, str]) -> RowScore:
         plain[name] = float(plain[name]) if plain[name] else None
     plain |= {"index": int(plain["index"]), "read": plain["read"] == "True"}
     plain["answer"] = plain["answer"] or None
-    found = {k: Detections.from_json(v) if "found" in v else v for k, v in details.items()}
-    return RowScore(groups=groups, **plain, details=found)
+    parsed = {k: Detections.from_json(v) if "found" in v else v for k, v in details.items()}
+    return RowScore(groups=groups, **plain, details=parsed)
 
 
 def _plain(detail: Any) -> Any:
