@@ -93,15 +93,15 @@ def load(kind: str, name: str) -> Any:
     Raises:
         UserError: no such plugin, file or attribute; the message suggests the nearest name.
     """
-    place, colon, attribute = name.rpartition(":")
+    source, colon, attribute = name.rpartition(":")
     if not colon:
         check(kind, name)
         return getattr(importlib.import_module(f"{KINDS[kind]}.{name}"), class_name(name))
-    from_file = place.endswith(".py")
-    module = _module_from_file(kind, place) if from_file else _module_by_name(kind, place)
+    from_file = source.endswith(".py")
+    module = _module_from_file(kind, source) if from_file else _module_by_name(kind, source)
     if not hasattr(module, attribute):
         public = sorted(n for n in vars(module) if not n.startswith("_"))
-        raise UserError(f"{kind}: {place} has no {attribute!r}{nearest(attribute, public)}")
+        raise UserError(f"{kind}: {source} has no {attribute!r}{nearest(attribute, public)}")
     return getattr(module, attribute)
 
 
@@ -113,19 +113,19 @@ def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any
             the message names the plugin, the option and what is allowed.
     """
     plugin = load(kind, name)
-    given = dict(options or {})
+    values = dict(options or {})
     if not inspect.isclass(plugin):
-        return functools.partial(plugin, **given) if given else plugin
+        return functools.partial(plugin, **values) if values else plugin
     known = options_of(plugin)
-    for key in given:
+    for key in values:
         if key not in known:
             raise UserError(f"{kind} {name!r} has no option {key!r}{nearest(key, list(known))}")
     for key, option in known.items():
-        if option.required and key not in given:
+        if option.required and key not in values:
             raise UserError(f"{kind} {name!r}: option {key!r} is required")
     where = f"{kind} {name!r}"
     checked = {
-        key: _check_value(where, key, known[key].type, value) for key, value in given.items()
+        key: _check_value(where, key, known[key].type, value) for key, value in values.items()
     }
     try:
         return plugin(**checked)
@@ -162,15 +162,15 @@ def stated(kind: str, variable: str) -> dict[str, Any]:
     Raises:
         ValueError: a value is no literal, so that it cannot be read without an import.
     """
-    found = {}
+    literals = {}
     for file in _files(kind):
         text, name = file.read_text(encoding="utf-8"), class_name(file.stem)
         if f"    {variable}: ClassVar" in text:
             parts = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
             for node in (node for part in parts if part.name == name for node in part.body):
                 if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == variable:
-                    found[file.stem] = ast.literal_eval(node.value or "None")
-    return dict(sorted(found.items()))
+                    literals[file.stem] = ast.literal_eval(node.value or "None")
+    return dict(sorted(literals.items()))
 
 
 def class_name(name: str) -> str:

@@ -43,9 +43,9 @@ def whiten(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
 
     The variance is unbiased and 1e-8 is added to it, as in verl.
     """
-    found = gather(batches, lambda m: m.advantages).double()
-    mean, count = found.mean(), max(len(found) - 1, 1)
-    scale = ((found - mean).square().sum() / count + 1e-8).rsqrt()
+    values_of_all = gather(batches, lambda m: m.advantages).double()
+    mean, count = values_of_all.mean(), max(len(values_of_all) - 1, 1)
+    scale = ((values_of_all - mean).square().sum() / count + 1e-8).rsqrt()
 
     def make(micro: MicroBatch) -> MicroBatch:
         values = (micro.advantages.double() - mean) * scale
@@ -64,7 +64,7 @@ def own_denominators(
     `part` says which rows, bool [B], are the second part. The aggregation divides by the tokens
     or completions of the batch; the weights make that those of the row's own part.
     """
-    found = []
+    weighted = []
     for batch in batches:
         sizes = torch.zeros(2, dtype=torch.float64)
         for micro in batch.micro:
@@ -78,8 +78,8 @@ def own_denominators(
         def make(micro: MicroBatch, factors: torch.Tensor = factors) -> MicroBatch:
             return replace(micro, weights=micro.weights * factors[part(micro).long()])
 
-        found += change([batch], make)
-    return found
+        weighted += change([batch], make)
+    return weighted
 
 
 # --------------------------------------------------------------------------------------------------
@@ -108,10 +108,10 @@ def gap(inputs: LossInputs) -> torch.Tensor:
 
 def penalty(inputs: LossInputs) -> torch.Tensor:
     """Return half the squared log ratio of policy and teacher per token, [B, T], without its weight."""
-    found = gap(inputs)
-    bounded = found.clamp(-LOG_BOUND, LOG_BOUND)
+    log_ratio = gap(inputs)
+    bounded = log_ratio.clamp(-LOG_BOUND, LOG_BOUND)
     # Past the bound it is the tangent: its gradient is the bound, and not 0 as that of a clamp.
-    return bounded.square() / 2 + bounded.detach() * (found - bounded)
+    return bounded.square() / 2 + bounded.detach() * (log_ratio - bounded)
 
 
 def reward(batches: Sequence[TrainBatch], weight: float) -> list[TrainBatch]:
@@ -194,12 +194,12 @@ def lengths(rollouts: Rollouts, like: torch.Tensor) -> torch.Tensor:
 
 def returns_by_turn(rewards: Sequence[float], terminal: float, gamma: float) -> list[float]:
     """Return R_t = sum over k >= t of gamma^(k - t) r_k for every turn; `terminal` is paid on the last."""
-    found: list[float] = []
+    returns: list[float] = []
     later = terminal
     for reward in reversed(rewards):
-        later = reward + (gamma * later if found else later)
-        found.append(later)
-    return found[::-1]
+        later = reward + (gamma * later if returns else later)
+        returns.append(later)
+    return returns[::-1]
 
 
 def advantages_by_turn(

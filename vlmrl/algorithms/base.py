@@ -121,12 +121,12 @@ class Algorithm(Objective, Protocol):
 
 def passes_of(algorithm: Algorithm, several: bool = False) -> set[Pass]:
     """Return the forwards before an update, or before `several` on the same rollouts."""
-    found = set(algorithm.passes)
+    passes = set(algorithm.passes)
     if algorithm.kl:
-        found.add("reference")
+        passes.add("reference")
     if several:
-        found.add("old")
-    return found
+        passes.add("old")
+    return passes
 
 
 def needs_reference(algorithm: Algorithm) -> bool:

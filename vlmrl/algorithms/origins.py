@@ -21,8 +21,8 @@ def advantages(recipe: Recipe, rewards: Rewards, rollouts: Rollouts, progress: f
     if not foreign.any():
         return Recipe.advantages(recipe, rewards, rollouts, progress)
     own = replace(rewards, valid=rewards.valid & ~foreign)
-    found = Recipe.advantages(recipe, own, rollouts, progress)
-    return replace(found, kept=found.kept | foreign)
+    own_advantages = Recipe.advantages(recipe, own, rollouts, progress)
+    return replace(own_advantages, kept=own_advantages.kept | foreign)
 
 
 def own_means(batches: Sequence[TrainBatch], aggregation: Aggregation) -> list[TrainBatch]:

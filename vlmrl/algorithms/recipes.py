@@ -119,12 +119,12 @@ class Recipe:
     @property
     def passes(self) -> tuple[Pass, ...]:
         """Return `own_passes`, and what divergences in the reward, or from a teacher, are made of."""
-        found = [*self.own_passes]
+        passes = [*self.own_passes]
         if self.kl and self.kl_in_reward:
-            found += ["old", "reference"]
+            passes += ["old", "reference"]
         if self.teacher_kl:
-            found += ["old", "teacher"] if self.teacher_kl_in_advantage else ["teacher"]
-        return tuple(found)
+            passes += ["old", "teacher"] if self.teacher_kl_in_advantage else ["teacher"]
+        return tuple(passes)
 
     def shape(
         self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0

@@ -110,7 +110,7 @@ def naming_lost_ranks() -> Iterator[None]:
 
     own = _machine()
     places = distributed.gather((own, os.getpid()))
-    neighbours = {rank: pid for rank, (place, pid) in enumerate(places) if place == own}
+    neighbours = {rank: pid for rank, (machine, pid) in enumerate(places) if machine == own}
     try:
         yield
     except RuntimeError as error:
@@ -368,7 +368,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
             trainer.policy.whole(trainer.engine.capabilities.exact),
             trainer.tracker.doing("validating the cold start", rows) as activity,
         ):
-            found = evaluate(
+            evaluation = evaluate(
                 batches(),
                 trainer.engine,
                 trainer.scorer,
@@ -377,7 +377,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
                 told=activity.done,
             )
         trainer.engine.rest()
-        return found.result["metrics"][settings.stop_metric]
+        return evaluation.result["metrics"][settings.stop_metric]
 
     return measure
 

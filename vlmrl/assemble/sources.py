@@ -34,7 +34,7 @@ def open_benchmarks(config: Config) -> list[Source]:
     Raises:
         UserError: there is no such benchmark, protocol or data, or the data have another number of rows.
     """
-    return [_open_benchmark(config, one) for one in _benchmarks(config)]
+    return [_open_benchmark(config, benchmark) for benchmark in _benchmarks(config)]
 
 
 def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
@@ -90,20 +90,20 @@ def weights_at(config: Config, progress: float) -> list[float]:
     begun = max(moment for moment in config.moments if moment <= progress)
     now = config.at(max(begun, math.floor(100 * progress) / 100))
     weights = {_identity(now, source): source.weight for source in now.data.train}
-    found = [weights.get(identity, 0.0) for identity in _training(config)]
-    if not any(found):
+    by_source = [weights.get(identity, 0.0) for identity in _training(config)]
+    if not any(by_source):
         raise UserError(
             f"data.train: expected a source whose weight is above 0 at {100 * progress:g} % of training"
         )
-    return found
+    return by_source
 
 
 def _training(config: Config) -> dict[str, tuple[Config, SourceConfig]]:
-    found: dict[str, tuple[Config, SourceConfig]] = {}
+    training: dict[str, tuple[Config, SourceConfig]] = {}
     for stage in config.by_stage:
         for source in stage.data.train:
-            found.setdefault(_identity(stage, source), (stage, source))
-    return found
+            training.setdefault(_identity(stage, source), (stage, source))
+    return training
 
 
 def _identity(config: Config, source: SourceConfig) -> str:
@@ -131,7 +131,7 @@ def rewards_by_source(config: Config) -> dict[str, list[RewardConfig]]:
     own = {s.label: config.rewards_of(s) for s in reversed(sources)}
     for stage in config.by_stage:
         own = {**{s.label: stage.rewards_of(s) for s in stage.data.train}, **own}
-    return own | {one.name: [_strict_reward(config, one)] for one in _benchmarks(config)}
+    return own | {b.name: [_strict_reward(config, b)] for b in _benchmarks(config)}
 
 
 def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]]]:
@@ -145,17 +145,17 @@ def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]
 
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
-    found = {s.label: s.instruct for _, s in reversed(_named(config))}
-    return found | {one.name: one.protocol == OURS for one in _benchmarks(config)}
+    instructed = {s.label: s.instruct for _, s in reversed(_named(config))}
+    return instructed | {b.name: b.protocol == OURS for b in _benchmarks(config)}
 
 
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:
     """Return by source name how its verifiers read an answer; in all stages it is asked for alike."""
-    found = {s.label: form_of(own.rewards_of(s)) for own, s in reversed(_named(config))}
-    return found | {one.name: form_of([_strict_reward(config, one)]) for one in _benchmarks(config)}
+    forms = {s.label: form_of(own.rewards_of(s)) for own, s in reversed(_named(config))}
+    return forms | {b.name: form_of([_strict_reward(config, b)]) for b in _benchmarks(config)}
 
 
 def _named(config: Config) -> list[tuple[Config, SourceConfig]]:
     """Every source that a config names with the config that says so: its own, then the stages'."""
-    found = [(config, source) for source in config.named_sources]
-    return found + [(stage, s) for stage in config.by_stage for s in stage.data.train]
+    own = [(config, source) for source in config.named_sources]
+    return own + [(stage, s) for stage in config.by_stage for s in stage.data.train]

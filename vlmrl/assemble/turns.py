@@ -50,8 +50,8 @@ def drive(
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:
     """Return by source the functions that its prompts offer, where `instruct` is on."""
-    told = {source.label for source in config.named_sources if source.instruct}
-    return {s.label: schemas_of(s, space) for s in _acting(config) if s.label in told}
+    instructed = {source.label for source in config.named_sources if source.instruct}
+    return {s.label: schemas_of(s, space) for s in _acting(config) if s.label in instructed}
 
 
 def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], ...]:

@@ -107,8 +107,8 @@ def _parse(name: str) -> _Module:
 def _lineage(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[_Module, ast.ClassDef]]:
     """Yield a class of ours and its bases, bases first."""
     for base in reversed(cls.bases):
-        if isinstance(base, ast.Name) and (found := _home(module, base.id)):
-            home, name = found
+        if isinstance(base, ast.Name) and (definition := _home(module, base.id)):
+            home, name = definition
             if name in home.classes:
                 yield from _lineage(home, home.classes[name])
     yield module, cls
@@ -119,10 +119,10 @@ def _home(module: _Module, name: str) -> tuple[_Module, str] | None:
     if name in module.classes or name in module.values:
         return module, name
     module_name, dot, rest = name.partition(".")
-    place, original = module.imported.get(module_name, ("", ""))
-    if not place:
+    origin, original = module.imported.get(module_name, ("", ""))
+    if not origin:
         return None
-    return _home(_parse(f"{place}.{original}"), rest) if dot else _home(_parse(place), original)
+    return _home(_parse(f"{origin}.{original}"), rest) if dot else _home(_parse(origin), original)
 
 
 def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSource]]:
@@ -157,8 +157,10 @@ def _type(module: _Module, node: ast.expr) -> str:
     if isinstance(node, ast.Subscript):
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return f"{ast.unparse(node.value)}[{', '.join(_type(module, each) for each in inner)}]"
-    if isinstance(node, ast.Name | ast.Attribute) and (found := _home(module, ast.unparse(node))):
-        home, name = found
+    if isinstance(node, ast.Name | ast.Attribute) and (
+        definition := _home(module, ast.unparse(node))
+    ):
+        home, name = definition
         if name in home.values:
             return _type(home, home.values[name])
     return ast.unparse(node)
@@ -167,14 +169,14 @@ def _type(module: _Module, node: ast.expr) -> str:
 def _default(module: _Module, node: ast.expr | None) -> str | None:
     if node is None:
         return None
-    if isinstance(node, ast.Name) and (found := _home(module, node.id)):
-        home, name = found
+    if isinstance(node, ast.Name) and (definition := _home(module, node.id)):
+        home, name = definition
         return _default(home, home.values[name]) if name in home.values else node.id
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("field"):
-        given = {k.arg: k.value for k in node.keywords}
-        if "default" in given:
-            return _default(module, given["default"])
-        made = given.get("default_factory")
+        arguments = {k.arg: k.value for k in node.keywords}
+        if "default" in arguments:
+            return _default(module, arguments["default"])
+        made = arguments.get("default_factory")
         if isinstance(made, ast.Lambda):
             return ast.unparse(made.body)
         return {"dict": "{}", "list": "[]"}.get(ast.unparse(made), "...") if made else None
@@ -300,14 +302,14 @@ def check_paths(config: Config) -> None:
     if config.data.media_root is not None:
         _require_path("data.media_root", config.data.media_root)
     _require_path("data.sampler, option 'path'", config.data.sampler.options.get("path"))
-    for one in config.evaluation.benchmarks if config.evaluation else ():
-        where = f"evaluation.benchmarks: {one.name}"
-        _require_path(where, one.path or f"data/{one.name.partition(':')[0]}")
+    for benchmark in config.evaluation.benchmarks if config.evaluation else ():
+        where = f"evaluation.benchmarks: {benchmark.name}"
+        _require_path(where, benchmark.path or f"data/{benchmark.name.partition(':')[0]}")
     for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
         if ":" not in source.card:
             for key in PATH_OPTIONS:
-                found = example_data.resolve(source.options.get(key))
-                for path in found.values() if isinstance(found, Mapping) else (found,):
+                option = example_data.resolve(source.options.get(key))
+                for path in option.values() if isinstance(option, Mapping) else (option,):
                     _require_path(f"source {source.label!r}, option {key!r}", path)
 
 

@@ -95,7 +95,7 @@ class Sampling:
 
     def at(self, places: Sequence[int]) -> Sampling:
         """Return the sampling of the prompts at these places of a batch, by keys of their own."""
-        keys = tuple((seed_of(self.seed, place),) * self.n for place in places)
+        keys = tuple((seed_of(self.seed, position),) * self.n for position in places)
         return replace(self, keys=keys)
 
 

@@ -208,8 +208,8 @@ def _sampled(probs: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     float64, in which the sum of a large vocabulary loses no rare token.
     """
     mass = probs.cumsum(-1, dtype=torch.float64)
-    found = torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
-    return found.clamp_(max=probs.shape[-1] - 1)  # among NaN nothing is found
+    drawn = torch.searchsorted(mass, share * mass[:, -1:], right=True)[:, 0]
+    return drawn.clamp_(max=probs.shape[-1] - 1)  # among NaN nothing is found
 
 
 def _cut(logprobs: torch.Tensor, sampling: Sampling) -> torch.Tensor:

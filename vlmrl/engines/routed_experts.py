@@ -25,8 +25,8 @@ def routers_of(policy: ServedPolicy) -> dict[int, Any]:
     """Return the policy's routers, by layer, if its config replays their choices; else nothing."""
     if not policy.config.router_replay:
         return {}
-    found: dict[int, Any] = policy.family.routers(policy.base)
-    return found
+    routers: dict[int, Any] = policy.family.routers(policy.base)
+    return routers
 
 
 # --------------------------------------------------------------------------- the trainer's own model
@@ -47,16 +47,16 @@ class Recorder:
         if not self.layers:
             return
         seen = mask.cpu().numpy().astype(bool)
-        found = self._take()
-        found = found.reshape(*seen.shape, *found.shape[1:])
-        self._prompts = [one[own] for one, own in zip(found, seen, strict=True)]
+        choices = self._take()
+        choices = choices.reshape(*seen.shape, *choices.shape[1:])
+        self._prompts = [of_prompt[own] for of_prompt, own in zip(choices, seen, strict=True)]
         self._written = [[] for _ in range(len(seen) * num_rows)]
 
     def decoded(self, rows: torch.Tensor) -> None:
         """Note a step that read one token of each of these rows."""
         if self.layers:
-            for row, found in zip(rows.tolist(), self._take(), strict=True):
-                self._written[row].append(found)
+            for row, choices in zip(rows.tolist(), self._take(), strict=True):
+                self._written[row].append(choices)
 
     def of(self, row: int, num_tokens: int) -> Experts | None:
         """Return the choices for a row of `num_tokens` tokens; the last one was not read."""
@@ -68,10 +68,10 @@ class Recorder:
 
     def _take(self) -> np.ndarray:
         """Return [N, layers, k] of the one forward since the last look."""
-        found = torch.stack([one for (one,) in self.layers], 1)
-        for one in self.layers:
-            one.clear()
-        return found.cpu().numpy().astype(self._dtype)
+        choices = torch.stack([layer for (layer,) in self.layers], 1)
+        for layer in self.layers:
+            layer.clear()
+        return choices.cpu().numpy().astype(self._dtype)
 
 
 @contextlib.contextmanager
@@ -80,8 +80,8 @@ def watching(policy: ServedPolicy) -> Iterator[Recorder]:
     routers = routers_of(policy)
     made = Recorder(len(routers), max((r.num_experts for r in routers.values()), default=0))
     hooks = [
-        router.register_forward_hook(partial(_note, found))
-        for router, found in zip(routers.values(), made.layers, strict=True)
+        router.register_forward_hook(partial(_note, choices))
+        for router, choices in zip(routers.values(), made.layers, strict=True)
     ]
     try:
         yield made
@@ -135,10 +135,10 @@ class StepRecorder:
         cached = scheduled.scheduled_cached_reqs
         begins |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         step = torch.stack([self._step[layer] for layer in self._layers], 1)
-        found, at = step.cpu().numpy().astype(self._dtype), 0
+        choices, at = step.cpu().numpy().astype(self._dtype), 0
         for request in requests:
             count = scheduled.num_scheduled_tokens[request]
-            stretch = (begins[request], found[at : at + count])
+            stretch = (begins[request], choices[at : at + count])
             self._found.setdefault(request, []).append(stretch)
             at += count
 
@@ -147,8 +147,8 @@ class StepRecorder:
         stretches = self._found.pop(request)
         shape = (num_tokens, *stretches[0][1].shape[1:])
         made = np.full(shape, np.iinfo(self._dtype).max, self._dtype)
-        for begin, found in stretches:
-            made[begin : begin + len(found)] = found[: max(0, num_tokens - begin)]
+        for begin, stretch in stretches:
+            made[begin : begin + len(stretch)] = stretch[: max(0, num_tokens - begin)]
         return made
 
     def clear(self) -> None:
@@ -165,7 +165,7 @@ def join_group(found: Sequence[np.ndarray], num_prompt_tokens: int) -> list[Expe
     for other in found[1:]:
         unknown = prompt == np.iinfo(prompt.dtype).max
         prompt[unknown] = other[:num_prompt_tokens][unknown]
-    return [Experts(prompt, one[num_prompt_tokens:].copy()) for one in found]
+    return [Experts(prompt, choices[num_prompt_tokens:].copy()) for choices in found]
 
 
 def select_layers(routers: Mapping[int, Any], found: np.ndarray, num_tokens: int) -> np.ndarray:
@@ -194,7 +194,7 @@ def read_routes(
     """
     if not routers:
         return [None] * len(choices)
-    found = []
+    stored = []
     for choice in choices:
         if choice.get("routed_experts") is None:
             raise UserError(
@@ -203,5 +203,5 @@ def read_routes(
             )
         packed = io.BytesIO(base64.b64decode(choice["routed_experts"]))
         num_tokens = num_prompt_tokens + len(choice["token_ids"]) - 1
-        found.append(select_layers(routers, np.load(packed, allow_pickle=False), num_tokens))
-    return join_group(found, num_prompt_tokens)
+        stored.append(select_layers(routers, np.load(packed, allow_pickle=False), num_tokens))
+    return join_group(stored, num_prompt_tokens)

@@ -74,8 +74,8 @@ class TokenGuard:
             await send({"type": "http.response.body", "body": b"no valid token"})
 
     def _knows(self, scope: Scope) -> bool:
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(_digest(given.removeprefix(b"Bearer ")), self._digest)
+        header = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(_digest(header.removeprefix(b"Bearer ")), self._digest)
 
 
 def _digest(token: bytes) -> bytes:

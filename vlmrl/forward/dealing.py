@@ -52,8 +52,8 @@ def deal(
         homes = plan_homes(costs[part], old[part], world)
         shares.append(useful_share(costs[part], homes, world))
         new += homes
-    given = [team if cost else None for team, cost in zip(new, costs, strict=True)]
-    return _given_to(rollouts, given), {"update/useful_share": sum(shares) / updates}
+    teams = [team if cost else None for team, cost in zip(new, costs, strict=True)]
+    return _given_to(rollouts, teams), {"update/useful_share": sum(shares) / updates}
 
 
 def give_to_teams(rollouts: Rollouts) -> Rollouts:
@@ -80,9 +80,9 @@ def plan_homes(costs: Sequence[int], homes: Sequence[int], world: int) -> list[i
     while sum(loads) < EVEN_ENOUGH * world * max(loads):
         full, empty = loads.index(max(loads)), loads.index(min(loads))
         gap = loads[full] - loads[empty]
-        given, taken = groups[full], groups[empty]
-        changes: list[tuple[int, int, int | None]] = [(costs[n], n, None) for n in given]
-        changes += [(costs[n] - costs[m], n, m) for n in given for m in taken]
+        movable, taken = groups[full], groups[empty]
+        changes: list[tuple[int, int, int | None]] = [(costs[n], n, None) for n in movable]
+        changes += [(costs[n] - costs[m], n, m) for n in movable for m in taken]
         better = [change for change in changes if 0 < change[0] < gap]
         if not better:
             break

@@ -115,11 +115,11 @@ def choices_of_packed(micro: MicroBatch, layout: SharedLayout) -> torch.Tensor |
 
 def _of_prompts(micro: MicroBatch) -> dict[int, Experts]:
     """Return for each prompt the choices by which all of its rows see it: those of the first row."""
-    found: dict[int, Experts] = {}
+    by_prompt: dict[int, Experts] = {}
     for which, experts in zip(micro.group.tolist(), micro.experts, strict=True):
         if experts is not None:
-            found.setdefault(which, experts)
-    return found
+            by_prompt.setdefault(which, experts)
+    return by_prompt
 
 
 def _make(micro: MicroBatch, rows: int, tokens: int) -> torch.Tensor:
@@ -175,6 +175,6 @@ def _choose(
 ) -> tuple[torch.Tensor, ...]:
     """Replace what a router returns for N tokens by these choices [N, k] and their weights."""
     logits, _, own = output
-    given = choices.to(own.dtype)
-    experts = torch.where(given == UNKNOWN, own, given)
+    replayed = choices.to(own.dtype)
+    experts = torch.where(replayed == UNKNOWN, own, replayed)
     return logits, family.weigh(router, logits, experts), experts

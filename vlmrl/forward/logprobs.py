@@ -55,8 +55,8 @@ def completion_logprobs(
         hidden, own = shared_hidden(model, family, micro, split)
     else:
         hidden, own = _plain_hidden(model, family, micro, pad_id, split)
-    found = scored_logprobs(hidden, family.head(model), micro, temperature, own)
-    return found if split is None else (split.sum(found[0]), split.sum(found[1]))
+    sums = scored_logprobs(hidden, family.head(model), micro, temperature, own)
+    return sums if split is None else (split.sum(sums[0]), split.sum(sums[1]))
 
 
 def scored_logprobs(

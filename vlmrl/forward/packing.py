@@ -140,9 +140,9 @@ def fill(batch: TrainBatch, compute: Callable[[MicroBatch], Mapping[str, Any]]) 
     known = {field.name for field in fields(MicroBatch)}
 
     def change(micro: MicroBatch) -> MicroBatch:
-        found = compute(micro)
-        extra = {name: value for name, value in found.items() if name not in known}
-        own: dict[str, Any] = {name: value for name, value in found.items() if name in known}
+        computed = compute(micro)
+        extra = {name: value for name, value in computed.items() if name not in known}
+        own: dict[str, Any] = {name: value for name, value in computed.items() if name in known}
         return replace(micro, **own, extra={**micro.extra, **extra})
 
     return replace(batch, micro=tuple(map(change, batch.micro)))

@@ -90,18 +90,18 @@ def pack_row(
     group, lengths = micro.group, (micro.lengths - 1).clamp(min=0)
     layout = SharedLayout.of(torch.tensor([len(e.ids) for e in encoded]), group, lengths)
     row, step = (torch.arange(int(lengths.max())) < lengths[:, None]).nonzero(as_tuple=True)
-    place = layout.row_start[row] + step
+    columns = layout.row_start[row] + step
     prompts = layout.prompts.index[layout.prompts.real]
     ids = torch.empty(layout.length, dtype=torch.long)
     ids[prompts] = torch.tensor([i for e in encoded for i in e.ids])
-    ids[place] = micro.token_ids[row, step]
+    ids[columns] = micro.token_ids[row, step]
     positions = torch.empty((encoded[0].position_ids.shape[0], layout.length), dtype=torch.long)
     positions[:, prompts] = torch.cat([e.position_ids for e in encoded], 1)
     if micro.suffixes:
         follow = [micro.follow(i, n) for i, n in enumerate(lengths.tolist())]
-        positions[:, place] = torch.cat(follow, 1)
+        positions[:, columns] = torch.cat(follow, 1)
     else:
-        positions[:, place] = torch.tensor([e.next_position for e in encoded])[group[row]] + step
+        positions[:, columns] = torch.tensor([e.next_position for e in encoded])[group[row]] + step
     row, step = micro.mask.nonzero(as_tuple=True)
     last = layout.prompt_end[group[row]] - 1
     scored = torch.where(step > 0, layout.row_start[row] + step - 1, last)

@@ -268,7 +268,7 @@ class Sharded:
         used = set(self._projectors) if ran else set()
         for number in ran - {PROJECTOR}:
             used |= set(self._towers[number].loose)
-        unused = {place for tower in self._towers for place in tower.loose} | set(self._projectors)
+        unused = {pair for tower in self._towers for pair in tower.loose} | set(self._projectors)
         for module, leaf in unused - used:
             getattr(module, leaf).grad = None
         for number, tower in enumerate(self._towers):
@@ -322,13 +322,13 @@ def _loose(
 ) -> dict[str, list[Place]]:
     """Return for each tower the places of the trained weights that are in no layer."""
     inside = {id(p) for some in layers for layer in some for p in layer.parameters()}
-    found: dict[str, list[Place]] = {}
+    loose: dict[str, list[Place]] = {}
     for path, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in inside:
                 tower = tower_of(f"{path}.{leaf}" if path else leaf, family)
-                found.setdefault(tower, []).append((module, leaf))
-    return found
+                loose.setdefault(tower, []).append((module, leaf))
+    return loose
 
 
 def _nothing_of(parameters: Iterator[torch.Tensor]) -> torch.Tensor | float:

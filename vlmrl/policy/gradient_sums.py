@@ -22,10 +22,10 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter]) -> None:
     """
     if distributed.world() == 1:
         return
-    given = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
-    given = given.to(parameters[0].device)
-    dist.all_reduce(given, dist.ReduceOp.MAX)
-    used = [p for p, has in zip(parameters, given.tolist(), strict=True) if has]
+    present = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+    present = present.to(parameters[0].device)
+    dist.all_reduce(present, dist.ReduceOp.MAX)
+    used = [p for p, has in zip(parameters, present.tolist(), strict=True) if has]
     for bucket in _buckets(used):
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
         flat = torch.cat([g.flatten() for g in gradients])

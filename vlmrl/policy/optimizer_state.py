@@ -111,9 +111,9 @@ def load_slices(
     Raises:
         ValueError: a weight of the state is not among `named`.
     """
-    found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    entries = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     state: dict[str, torch.Tensor] = {}
-    for key, entry in found.items():
+    for key, entry in entries.items():
         name = key.rpartition(".")[0]
         if name not in named:
             raise ValueError(f"expected states of this model's weights, got one for {name}")

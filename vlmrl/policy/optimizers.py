@@ -45,10 +45,10 @@ def adamw(
     groups: list[dict[str, Any]] = []
     for tower in dict.fromkeys(sorted(of)):
         own = [p for p, its in zip(parameters, of, strict=True) if its == tower]
-        said = {"tower": tower} if towers else {}
+        label = {"tower": tower} if towers else {}
         groups += [
-            {"params": [p for p in own if p.ndim > 1], "weight_decay": weight_decay, **said},
-            {"params": [p for p in own if p.ndim <= 1], "weight_decay": 0.0, **said},
+            {"params": [p for p in own if p.ndim > 1], "weight_decay": weight_decay, **label},
+            {"params": [p for p in own if p.ndim <= 1], "weight_decay": 0.0, **label},
         ]
     if name in quantization.OPTIMIZERS:
         return quantization.optimizer(name)(groups, lr=lr, betas=betas, eps=eps)  # type: ignore[call-arg]

@@ -130,10 +130,10 @@ class Reference:
         """Return the policy's own weights of which this is a copy, detached."""
         policy = self._policy
         if policy.sharded is not None:
-            found = policy.sharded.slices()
+            live = policy.sharded.slices()
         else:
-            found = {name: p.detach() for name, p in policy.base.named_parameters()}
-        return [p for name, p in found.items() if policy.adapter is None or is_adapter(name)]
+            live = {name: p.detach() for name, p in policy.base.named_parameters()}
+        return [p for name, p in live.items() if policy.adapter is None or is_adapter(name)]
 
 
 def _find_damage(folder: Path) -> str | None:

@@ -88,12 +88,12 @@ def without_adapters(units: Iterable[Unit]) -> Iterator[Unit]:
 def find_tied_names(model: torch.nn.Module) -> dict[str, str]:
     """Return the further names of tied weights, each with the first one, without the parts of adapters."""
     first: dict[int, str] = {}
-    found = {}
+    tied = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         plain = name.replace(".base_layer.", ".")
         if first.setdefault(id(parameter), plain) != plain:
-            found[plain] = first[id(parameter)]
-    return found
+            tied[plain] = first[id(parameter)]
+    return tied
 
 
 def with_tied_names(units: Iterable[Unit], model: torch.nn.Module) -> Iterator[Unit]:
@@ -212,10 +212,10 @@ def save_parts(file: Path, units: Iterable[Unit], max_bytes: float = MAX_BYTES) 
 
 def open_slices(file: Path) -> dict[str, Any]:
     """Return what `save_parts` wrote under this name; rows are read when a slice `[a:b]` is taken."""
-    found: dict[str, Any] = {}
+    slices: dict[str, Any] = {}
     for path in [file, *sorted(file.parent.glob(f"{file.stem}-*-of-*{file.suffix}"))]:
-        found |= _slices(path) if path.is_file() else {}
-    return found
+        slices |= _slices(path) if path.is_file() else {}
+    return slices
 
 
 def join_to_parts(units: Iterable[Unit], max_bytes: float = MAX_BYTES) -> Iterator[Unit]:

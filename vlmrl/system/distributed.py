@@ -230,10 +230,10 @@ def gather_to_main(value: _T, group: Any = None) -> list[_T]:
         return [value]
     import torch.distributed as dist
 
-    found: list[Any] | None = [None] * _world if is_main() else None
+    values: list[Any] | None = [None] * _world if is_main() else None
     with MEETINGS:
-        dist.gather_object(value, found, group=group)
-    return found or []
+        dist.gather_object(value, values, group=group)
+    return values or []
 
 
 def gather_arrays(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
@@ -250,14 +250,14 @@ def gather_arrays(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     widths = np.array([array.itemsize for array in arrays], np.int64)
     content = b"".join(array.tobytes() for array in arrays)
     most = max(int(of_rank @ widths) for of_rank in lengths)
-    found = []
+    by_rank = []
     shares = _gather_equal(np.frombuffer(content.ljust(most, b"\0"), np.uint8))
     for of_rank, share in zip(lengths, shares, strict=True):
         ends = np.cumsum(of_rank * widths)
         parts = np.split(share[: ends[-1]], ends[:-1])
         kinds = [array.dtype for array in arrays]
-        found.append([part.view(kind) for part, kind in zip(parts, kinds, strict=True)])
-    return found
+        by_rank.append([part.view(kind) for part, kind in zip(parts, kinds, strict=True)])
+    return by_rank
 
 
 def _gather_equal(own: np.ndarray) -> list[np.ndarray]:
@@ -265,12 +265,12 @@ def _gather_equal(own: np.ndarray) -> list[np.ndarray]:
     import torch
     import torch.distributed as dist
 
-    given = torch.tensor(own)
-    found = [torch.empty_like(given) for _ in range(_world)]
+    tensor = torch.tensor(own)
+    by_rank = [torch.empty_like(tensor) for _ in range(_world)]
     with MEETINGS:
-        dist.all_gather(found, given)
-    MEETINGS.told_bytes += _world * given.nbytes
-    return [tensor.numpy() for tensor in found]
+        dist.all_gather(by_rank, tensor)
+    MEETINGS.told_bytes += _world * tensor.nbytes
+    return [tensor.numpy() for tensor in by_rank]
 
 
 def hand_over(pairs: Sequence[tuple[int, int]], own: Mapping[int, _T]) -> list[_T]:
@@ -286,9 +286,9 @@ def hand_over(pairs: Sequence[tuple[int, int]], own: Mapping[int, _T]) -> list[_
             if giver == _rank:
                 dist.send_object_list([own[receiver]], receiver)
             elif receiver == _rank:
-                found: list[Any] = [None]
-                dist.recv_object_list(found, giver)
-                came += found
+                slot: list[Any] = [None]
+                dist.recv_object_list(slot, giver)
+                came += slot
     return came
 
 
@@ -298,10 +298,10 @@ def from_main(value: _T) -> _T:
         return value
     import torch.distributed as dist
 
-    found = [value]
+    slot = [value]
     with MEETINGS:
-        dist.broadcast_object_list(found)
-    return found[0]
+        dist.broadcast_object_list(slot)
+    return slot[0]
 
 
 def any_rank(flag: bool) -> bool:

@@ -183,8 +183,8 @@ def write_checksums(folder: Path, home: Path, known: Mapping[str, Stated] | None
     target, known = home / NAME, known or {}
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != target]
     names = {path.relative_to(folder).as_posix(): path for path in files}
-    found = {name: known.get(name) or describe(path) for name, path in names.items()}
-    target.write_text(json.dumps(found, indent=1))
+    stated = {name: known.get(name) or describe(path) for name, path in names.items()}
+    target.write_text(json.dumps(stated, indent=1))
 
 
 def find_damage(folder: Path, home: Path) -> str | None:
@@ -203,8 +203,8 @@ def find_damage(folder: Path, home: Path) -> str | None:
         file = folder / name
         if not file.is_file():
             return f"{file} is missing"
-        if (found := file.stat().st_size) != size:
-            return f"{file} has {found} bytes, expected {size}"
+        if (actual := file.stat().st_size) != size:
+            return f"{file} has {actual} bytes, expected {size}"
         if _hash(file) != digest:
             return f"{file} was changed after it was written (its SHA-256 differs)"
     return None
@@ -355,7 +355,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         *lines, _torn = path.read_bytes().split(b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    found = []
+    rows = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -363,8 +363,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}: line {number}: expected an object, got {line[:40]!r}")
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def truncate_lines(path: Path, step: int) -> None:
@@ -378,11 +378,13 @@ def truncate_lines(path: Path, step: int) -> None:
     try:
         lines, last = read_lines(path), -1
         for number, line in enumerate(lines, start=1):
-            if not isinstance(found := line.get("step"), int):
+            if not isinstance(stated := line.get("step"), int):
                 raise UserError(f"{path}: line {number}: expected a step, got {str(line)[:40]!r}")
-            if found <= last:
-                raise UserError(f"{path}: line {number}: expected a step above {last}, got {found}")
-            last = found
+            if stated <= last:
+                raise UserError(
+                    f"{path}: line {number}: expected a step above {last}, got {stated}"
+                )
+            last = stated
     except UserError as error:
         raise UserError(f"{error}; mend or delete the damaged line") from error
     write_lines(path, [line for line in lines if line["step"] <= step])

@@ -81,8 +81,8 @@ class PhaseTimers:
         before, self._begin = self._begin, self._marks()
         wall, self._lap = dict(self._lap), defaultdict(float)
         waited, self._waited = dict(self._waited), defaultdict(float)
-        (begin, waited_s, told), (end, waited_s_now, told_now) = before, self._begin
-        return Lap(wall, waited, end - begin, waited_s_now - waited_s, told_now - told)
+        (begin, waited_s, told_bytes), (end, waited_s_now, told_now) = before, self._begin
+        return Lap(wall, waited, end - begin, waited_s_now - waited_s, told_now - told_bytes)
 
     @staticmethod
     def _marks() -> tuple[float, float, int]:
@@ -111,9 +111,9 @@ class IdleMeter:
         """Return idle seconds and all seconds since the last lap."""
         with self._lock:
             self._advance()
-            found = self._idle, max(self._since - self._begin, 1e-9)
+            lap = self._idle, max(self._since - self._begin, 1e-9)
             self._idle, self._begin = 0.0, self._since
-            return found
+            return lap
 
     def _advance(self) -> None:
         now = time.monotonic()

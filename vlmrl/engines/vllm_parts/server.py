@@ -232,7 +232,7 @@ class Server:
         """
         config = policy.base.config
         text = config.get_text_config()
-        found = self.rpc("describe", stage="start")
+        description = self.rpc("describe", stage="start")
         expected = {
             "model_type": config.model_type,
             "hidden_size": text.hidden_size,
@@ -242,22 +242,22 @@ class Server:
             "transfer": backend,
         }
         for name, value in expected.items():
-            if found[name] != value:
-                raise UserError(f"{self}: expected {name} {value!r}, got {found[name]!r}")
-        if found["max_model_len"] < length:
+            if description[name] != value:
+                raise UserError(f"{self}: expected {name} {value!r}, got {description[name]!r}")
+        if description["max_model_len"] < length:
             raise UserError(
-                f"{self}: expected max_model_len of at least {length}, got {found['max_model_len']}"
+                f"{self}: expected max_model_len of at least {length}, got {description['max_model_len']}"
             )
 
     def require_folder(self, folder: str) -> None:
         """Refuse a server that cannot read this folder of media (UserError)."""
-        found = self.rpc("look_at", folder, stage="start")
-        if not found["here"]:
+        access = self.rpc("look_at", folder, stage="start")
+        if not access["here"]:
             raise UserError(
                 f"{self}: engine option media_folder: there is no {folder} where it runs; name a folder "
                 "on storage that it shares with this machine"
             )
-        if not found["allowed"]:
+        if not access["allowed"]:
             raise UserError(
                 f"{self}: engine option media_folder: it may not read {folder}; start it with "
                 "--allowed-local-media-path and the folder"
@@ -290,8 +290,8 @@ def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> dict[Ser
     if not servers:
         return {}
     with ThreadPoolExecutor(len(servers)) as pool:
-        found = zip(servers, pool.map(ask_one, servers), strict=True)
-        return {server: fault for server, fault in found if fault is not None}
+        faults = zip(servers, pool.map(ask_one, servers), strict=True)
+        return {server: fault for server, fault in faults if fault is not None}
 
 
 def drop_requests(servers: Sequence[Server]) -> None:

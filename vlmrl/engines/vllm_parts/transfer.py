@@ -429,11 +429,11 @@ def receive_by_tcp(
         ValueError: a tensor is not the one that was announced; the message names it.
     """
     with ExitStack() as stack:
-        place = _take_place(meeting, stack)
+        position = _take_place(meeting, stack)
         for name, dtype, shape, digest in zip(names, dtypes, shapes, digests, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-            for part in _read_parts(place.before, _bytes_of(tensor)):
-                place.pass_on(part)
+            for part in _read_parts(position.before, _bytes_of(tensor)):
+                position.pass_on(part)
             if digest_of(tensor) != digest:
                 raise ValueError(
                     f"weight {name!r}: the bytes that came are not those that the trainer "
@@ -555,17 +555,17 @@ def _take_place(meeting: Meeting, stack: ExitStack) -> _Place:
     admitted = stack.enter_context(ThreadPoolExecutor(1)).submit(_admit, listener, meeting)
     stack.callback(_stop, listener)  # or its thread would go on
     trainer.sendall(HELLO.pack(meeting.server, listener.getsockname()[1]))
-    told = _hear(trainer)
+    neighbours = _hear(trainer)
     before = trainer
-    if told["before"] is not None:
-        host, port = told["before"]
+    if neighbours["before"] is not None:
+        host, port = neighbours["before"]
         with suppress(OSError):  # then the trainer sends to this worker, too
             before = stack.enter_context(_join(host, int(port), meeting))
     trainer.sendall(NO if before is trainer else YES)
     if bytes(_read(trainer, bytearray(1))) != YES:
         return _Place(before, None)
     behind = stack.enter_context(admitted.result())
-    behind.settimeout(float(told["patience"]))
+    behind.settimeout(float(neighbours["patience"]))
     return _Place(before, behind)
 
 

@@ -53,10 +53,10 @@ def order(places: Sequence[Place]) -> list[int]:
     """Return the indices of `places` by rank: by address, then by GPU, so that neighbours are near."""
 
     def key(index: int) -> tuple[int, int, str, int, str, int]:
-        place = places[index]
-        address = ipaddress.ip_address(place.address)
-        number = int(place.device) if place.device.isdecimal() else 0
-        return address.version, int(address), place.node, number, place.device, index
+        seat = places[index]
+        address = ipaddress.ip_address(seat.address)
+        number = int(seat.device) if seat.device.isdecimal() else 0
+        return address.version, int(address), seat.node, number, seat.device, index
 
     return sorted(range(len(places)), key=key)
 
@@ -68,11 +68,11 @@ def variables(places: Sequence[Place], port: int, attempt: int) -> list[dict[str
     GPUs of all of them there, and its own by LOCAL_RANK, as under torchrun.
     """
     by_machine = defaultdict(list)
-    for rank, place in enumerate(places):
-        by_machine[place.address].append(rank)
+    for rank, seat in enumerate(places):
+        by_machine[seat.address].append(rank)
     variables_of = []
-    for rank, place in enumerate(places):
-        here = by_machine[place.address]
+    for rank, seat in enumerate(places):
+        here = by_machine[seat.address]
         own = {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(places)),
@@ -84,7 +84,7 @@ def variables(places: Sequence[Place], port: int, attempt: int) -> list[dict[str
             "TORCHELASTIC_USE_AGENT_STORE": "True",
             distributed.ATTEMPT: str(attempt),
         }
-        if place.device:
+        if seat.device:
             own["CUDA_VISIBLE_DEVICES"] = ",".join(places[other].device for other in here)
         variables_of.append(own)
     return variables_of

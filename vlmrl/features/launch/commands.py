@@ -30,8 +30,8 @@ def launch(
     """
     from vlmrl.runs.output.terminal import choose
 
-    given = {"nodes": nodes, "gpus_per_node": gpus_per_node}
-    places = [f"cluster.train.{key}={value}" for key, value in given.items() if value is not None]
+    counts = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    places = [f"cluster.train.{key}={value}" for key, value in counts.items() if value is not None]
     keys = [*(overrides or ()), *places]
     saying = [*(["--quiet"] if quiet else []), *(["--json"] if json else [])]
     with choose(quiet, json) as output:

@@ -102,14 +102,14 @@ def reserved(
         [dict(bundle)] * count, strategy="STRICT_SPREAD", bundle_label_selector=elsewhere
     )
     try:
-        said = -SAY_S
+        last_report = -SAY_S
         while not (ready := group.wait(WAIT_S)) and not stop():
             missing = describe_missing(ray.nodes(), bundle, count, avoid)
             if not may_grow:
                 raise UserError(missing)
-            if time.monotonic() - said >= SAY_S:
+            if time.monotonic() - last_report >= SAY_S:
                 say(f"waiting: {missing}")
-                said = time.monotonic()
+                last_report = time.monotonic()
         yield group if ready else None
     finally:
         remove_placement_group(group)

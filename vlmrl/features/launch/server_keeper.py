@@ -71,8 +71,8 @@ def digest_of(given: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
     """Return what stands for a model and its arguments; the same after it was saved and loaded."""
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
     for name, content in sorted(files.items()):
-        told = _essence(content) if name.endswith(".json") else content
-        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(told).digest())
+        essence = _essence(content) if name.endswith(".json") else content
+        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(essence).digest())
     return digest.hexdigest()
 
 
@@ -289,14 +289,14 @@ class KeptServers:
 
     def look(self) -> tuple[list[str], int]:
         """See `Fleet`. A keeper that is new, since its node was lost, is told what to serve."""
-        found = [keeper("status") for keeper in self._keepers]
-        for keeper, status in zip(self._keepers, found, strict=True):
+        statuses = [keeper("status") for keeper in self._keepers]
+        for keeper, status in zip(self._keepers, statuses, strict=True):
             if status is not None and status.model != self._digest:
                 keeper("launch", *self._model)
-        own = [s for s in found if s is not None and s.model == self._digest]
+        own = [s for s in statuses if s is not None and s.model == self._digest]
         urls = [s.url for s in own if s.state in (ServerState.STALE, ServerState.READY)]
         dead = [s for s in own if s.state is ServerState.DEAD]
-        starting = len(found) - len(urls) - len(dead)
+        starting = len(statuses) - len(urls) - len(dead)
         if not urls and not starting:
             raise UserError(f"cluster.serve: every server was given up: {dead[0].words}")
         return urls, starting

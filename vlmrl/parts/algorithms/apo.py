@@ -38,14 +38,14 @@ class Apo(Grpo):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages times STCR's factor, [P, G], and DADS's weight for the loss."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         right = filters.right(rewards, self.correct_above)
-        values = found.values * long_wrong_factor(
+        values = plain.values * long_wrong_factor(
             right, rewards.valid, filters.lengths(rollouts, rewards.total), self.length_base
         )
         rate = filters.pass_rate(right, rewards.valid)
         weight = torch.where(values > 0, divergence_weight(1 - rate), 1.0)
-        return replace(found, values=values, extra={"kl_weight": weight})
+        return replace(plain, values=values, extra={"kl_weight": weight})
 
     def divergence(self, inputs: LossInputs) -> torch.Tensor:
         """Return the divergence per token times the weight of its completion, [B, T]."""

@@ -59,14 +59,14 @@ class Dph(Dapo):
         if not rehearsed.any():
             return losses, {**metrics, "loss/rehearsal": torch.zeros_like(inputs.new)}
         scored = inputs.mask & rehearsed
-        found = f_divergence(
+        divergence = f_divergence(
             self.divergence_of,
             log_ratio(inputs.new, inputs.extra["stored_logprobs"], scored),
             self.alpha,
         )
-        return torch.where(rehearsed, self.rehearsal * found, losses), {
+        return torch.where(rehearsed, self.rehearsal * divergence, losses), {
             **metrics,
-            "loss/rehearsal": found,
+            "loss/rehearsal": divergence,
         }
 
 

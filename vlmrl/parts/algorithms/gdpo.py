@@ -50,12 +50,12 @@ def scores_by_verifier(rewards: Rewards) -> dict[str, Rewards]:
     """Return each verifier's scores as rewards, valid where it applies; without verdicts the total."""
     flat = [verdicts for group in rewards.verdicts for verdicts in group]
     names = sorted({name for verdicts in flat for name in verdicts})
-    found = {}
+    by_verifier = {}
     for name in names:
         scores = [v[name].score if name in v and v[name].applies else None for v in flat]
         values = torch.tensor([0.0 if s is None else s for s in scores])
         known = torch.tensor([s is not None for s in scores]).view_as(rewards.valid)
-        found[name] = replace(
+        by_verifier[name] = replace(
             rewards, total=values.view_as(rewards.total), valid=rewards.valid & known
         )
-    return found or {"": rewards}
+    return by_verifier or {"": rewards}

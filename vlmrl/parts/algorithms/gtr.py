@@ -32,13 +32,13 @@ class Gtr(Grpo):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages of what the policy sampled, [P, G], and what the rest is imitated with."""
-        found = origins.advantages(self, rewards, rollouts, progress)
+        plain = origins.advantages(self, rewards, rollouts, progress)
         shown = torch.tensor(
             [[c.origin == "demonstration" for c in group] for group in rollouts.completions]
         ).reshape(rewards.total.shape)
         if not shown.any():
-            return found
-        return replace(found, extra={**found.extra, "imitate": self.imitation * shown.float()})
+            return plain
+        return replace(plain, extra={**plain.extra, "imitate": self.imitation * shown.float()})
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with means over the corrected thoughts and over the other rows."""

@@ -36,10 +36,10 @@ class HighEntropy(Dapo):
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with the weight 1 for the tokens of highest entropy, else 0."""
         batches = Dapo.prepare(self, batches, progress)
-        found = advantages.gather(batches, lambda micro: micro.extra["entropy"])
-        if not len(found):
+        entropies = advantages.gather(batches, lambda micro: micro.extra["entropy"])
+        if not len(entropies):
             return batches
-        least = float(np.quantile(found.numpy(), 1 - self.share))
+        least = float(np.quantile(entropies.numpy(), 1 - self.share))
 
         def make(micro: MicroBatch) -> MicroBatch:
             weight = (micro.extra["entropy"] >= least).float()

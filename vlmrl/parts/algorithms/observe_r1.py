@@ -42,14 +42,14 @@ class ObserveR1(Grpo):
         lengths = filters.lengths(rollouts, rewards.total).masked_fill(~right, torch.inf)
         if not lengths.numel():
             return rewards
-        shortest, place = lengths.min(-1)
+        shortest, column = lengths.min(-1)
         paid = (shortest > self.bonus_tokens) & shortest.isfinite()
-        added = torch.zeros_like(rewards.total).scatter(-1, place[:, None], self.bonus)
+        added = torch.zeros_like(rewards.total).scatter(-1, column[:, None], self.bonus)
         return replace(rewards, total=rewards.total + added * paid[:, None])
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages times the weight of their prompt, [P, G]."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         rate = filters.pass_rate(filters.right(rewards, self.correct_above), rewards.valid)
         weight = 4 * self.sigma * rate * (1 - rate)
-        return replace(found, values=found.values * weight)
+        return replace(plain, values=plain.values * weight)

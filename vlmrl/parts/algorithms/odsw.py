@@ -39,9 +39,9 @@ class Odsw(Grpo):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages times the weight of their prompt, [P, G]."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         rate = filters.pass_rate(filters.right(rewards, self.correct_above), rewards.valid)
-        return replace(found, values=found.values * self.weight(rate, progress))
+        return replace(plain, values=plain.values * self.weight(rate, progress))
 
     def weight(self, rate: torch.Tensor, progress: float) -> torch.Tensor:
         """Return the weight of prompts with these pass rates, in [0, 1]."""

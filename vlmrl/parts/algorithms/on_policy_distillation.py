@@ -46,8 +46,8 @@ class OnPolicyDistillation(Recipe):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return 0 for every completion, [P, G]; `prepare` makes those of the tokens."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
-        return replace(found, values=torch.zeros_like(found.values))
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
+        return replace(plain, values=torch.zeros_like(plain.values))
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with the advantage log teacher - log policy of each token, [B, T]."""

@@ -44,7 +44,7 @@ class SGrpo(Grpo):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return GRPO's advantages, [P, G], and the weights of the tokens that were drawn, [P, G, T]."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         sizes = [c.num_tokens for group in rollouts.completions for c in group]
         weight = torch.zeros(*rewards.total.shape, max(sizes, default=1))
         for p, group in enumerate(rollouts.completions):
@@ -52,7 +52,7 @@ class SGrpo(Grpo):
                 drawn = self._draw(completion.token_ids, progress)
                 share = len(drawn) / max(drawn.sum(), 1)
                 weight[p, g, : len(drawn)] = torch.from_numpy(drawn * share).float()
-        return replace(found, extra={"token_weight": weight})
+        return replace(plain, extra={"token_weight": weight})
 
     def _draw(self, ids: Sequence[int], progress: float) -> np.ndarray:
         """Return which tokens are trained on, bool [T]; at least one."""

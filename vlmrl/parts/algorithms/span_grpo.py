@@ -76,22 +76,22 @@ class SpanGrpo(Grpo):
         Raises:
             UserError: a reward of `spans` that no completion has, or no token of a tag is known.
         """
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         parts = self._of_spans(rewards)
         flat = [c for group in rollouts.completions for c in group]
         if not parts or not flat:
-            return found
+            return plain
         _require_tokens(flat, list(self.spans.values()))
         values = torch.zeros(*rewards.total.shape, max(1, *(c.num_tokens for c in flat)))
         for p, group in enumerate(rollouts.completions):
             for g, completion in enumerate(group):
-                if not found.kept[p, g]:
+                if not plain.kept[p, g]:
                     continue
-                values[p, g, : completion.num_tokens] = found.values[p, g]
+                values[p, g, : completion.num_tokens] = plain.values[p, g]
                 for name, of_part in parts.items():
                     start, end = completion.tag_tokens.get(self.spans[name], (0, 0))
                     values[p, g, start:end] += of_part[p, g]
-        return replace(found, values=values)
+        return replace(plain, values=values)
 
     def _of_spans(self, rewards: Rewards) -> dict[str, torch.Tensor]:
         """Return the weighted advantages of each reward of a span, [P, G], 0 where it says nothing."""

@@ -48,14 +48,14 @@ class StableReinforce(Grpo):
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches, with `kl_in_reward` their advantages whitened and filtered, [B, T]."""
-        found = Grpo.prepare(self, batches, progress)
+        prepared = Grpo.prepare(self, batches, progress)
         if not self.kl_in_reward:
-            return found
+            return prepared
 
         def make(micro: MicroBatch) -> MicroBatch:
             return replace(micro, advantages=self._drop_outliers(micro.advantages))
 
-        return advantages.change(advantages.whiten(found), make)
+        return advantages.change(advantages.whiten(prepared), make)
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return minus the clipped ratio times the advantage per token, [B, T], log ratios cut before."""

@@ -32,18 +32,18 @@ class TSpmo(Grpo):
 
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return what every token is worth against the others after its prefix, [P, G, T]."""
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         informative = self.keep(rewards, progress)
         sizes = [c.num_tokens for group in rollouts.completions for c in group]
         values = torch.zeros(*rewards.total.shape, max(sizes, default=1))
         for p, group in enumerate(rollouts.completions):
-            used = [g for g in range(len(group)) if found.kept[p, g] and informative[p]]
+            used = [g for g in range(len(group)) if plain.kept[p, g] and informative[p]]
             worths = branch_values(
                 [group[g].token_ids for g in used], [float(rewards.total[p, g]) for g in used]
             )
             for g, worth in zip(used, worths, strict=True):
                 values[p, g, : len(worth)] = torch.tensor(worth)
-        return replace(found, values=values)
+        return replace(plain, values=values)
 
 
 def branch_values(ids: Sequence[Sequence[int]], rewards: Sequence[float]) -> list[list[float]]:
@@ -51,16 +51,16 @@ def branch_values(ids: Sequence[Sequence[int]], rewards: Sequence[float]) -> lis
     node = [0] * len(ids)
     values: list[list[float]] = [[] for _ in ids]
     nodes = 1
-    for place in range(max(map(len, ids), default=0)):
+    for step in range(max(map(len, ids), default=0)):
         through: dict[int, list[int]] = defaultdict(list)
         for i, own in enumerate(ids):
-            if place < len(own):
+            if step < len(own):
                 through[node[i]].append(i)
         for members in through.values():
             mean = sum(rewards[i] for i in members) / len(members)
             following: dict[int, list[int]] = defaultdict(list)
             for i in members:
-                following[ids[i][place]].append(i)
+                following[ids[i][step]].append(i)
             for same in following.values():
                 worth = sum(rewards[i] for i in same) / len(same) - mean
                 for i in same:

@@ -47,21 +47,21 @@ class TurnGrpo(Grpo):
 
         Dynamic sampling looks at whole rollouts: it drops a group of equal rewards whatever its turns earned.
         """
-        found = Recipe.advantages(self, rewards, rollouts, progress)
+        plain = Recipe.advantages(self, rewards, rollouts, progress)
         flat = [c for group in rollouts.completions for c in group]
         if not any(c.segments for c in flat):
-            return found
+            return plain
         values = torch.zeros(*rewards.total.shape, max(c.num_tokens for c in flat))
         for p, group in enumerate(rollouts.completions):
             returns = [
                 self._returns(c, total)
                 for c, total in zip(group, rewards.total[p].tolist(), strict=True)
             ]
-            by_turn = advantages_by_turn(returns, found.kept[p].tolist())
+            by_turn = advantages_by_turn(returns, plain.kept[p].tolist())
             for g, completion in enumerate(group):
                 row = spread_over_tokens(completion, by_turn[g])
                 values[p, g, : len(row)] = torch.tensor(row)
-        return replace(found, values=values)
+        return replace(plain, values=values)
 
     def _returns(self, completion: Completion, total: float) -> list[float]:
         """Return what a rollout earned from each of its turns on."""

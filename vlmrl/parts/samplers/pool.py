@@ -66,19 +66,19 @@ class Pool(Sampler):
 def _row(line: str, state: SamplerState, where: str) -> int:
     """Return the number of the row that a line names."""
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except ValueError as error:
         raise UserError(f"{where}: expected JSON, got {line!r}") from error
     first, count = 0, state.count
-    if isinstance(found, dict):
+    if isinstance(row, dict):
         names = [source.name for source in state.sources]
         drawn = [source.name for source in state.sources if source.count]
-        if found.get("source") not in drawn:
+        if row.get("source") not in drawn:
             raise UserError(
-                f"{where}: expected a source of {', '.join(drawn)}, got {found.get('source')!r}"
+                f"{where}: expected a source of {', '.join(drawn)}, got {row.get('source')!r}"
             )
-        number = names.index(found["source"])
-        first, count, found = state.firsts[number], state.sources[number].count, found.get("row")
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < count:
-        raise UserError(f"{where}: expected a row from 0 to {count - 1}, got {found!r}")
-    return first + found
+        number = names.index(row["source"])
+        first, count, row = state.firsts[number], state.sources[number].count, row.get("row")
+    if not isinstance(row, int) or isinstance(row, bool) or not 0 <= row < count:
+        raise UserError(f"{where}: expected a row from 0 to {count - 1}, got {row!r}")
+    return first + row

@@ -81,7 +81,7 @@ class BlindPenalty(Strategy):
         blind = [run.blind(prompt, prompt.sample.without_media()) for prompt in shown]
         answers = run.ask(blind, self.count or rollouts.shape[1], draw, SEED_PURPOSE)
         graded = run.grade(answers, shown, draw)
-        found: dict[tuple[int, int], Verdict] = {}
+        verdicts_by_place: dict[tuple[int, int], Verdict] = {}
         worth: dict[int, float] = {}
         for p, grades in zip(asked, graded, strict=True):
             verdict = _mean(grades)
@@ -91,15 +91,17 @@ class BlindPenalty(Strategy):
                 if rewards.valid[p, g]:
                     seen = run.grade_of(prompts[p].sample, verdicts, draw).score
                     parts = {} if seen is None else {"seen": seen}
-                    found[p, g] = replace(verdict, parts=parts)
-        return self._with_less(rollouts, pay(rewards, LABEL, found, 0.0), worth)
+                    verdicts_by_place[p, g] = replace(verdict, parts=parts)
+        return self._with_less(rollouts, pay(rewards, LABEL, verdicts_by_place, 0.0), worth)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return the mean grades that `curves` names; empty if nothing was asked."""
-        found = [of[LABEL] for group in rewards.verdicts for of in group if LABEL in of]
-        blind = [verdict.score for verdict in found if verdict.score is not None]
+        verdicts = [of[LABEL] for group in rewards.verdicts for of in group if LABEL in of]
+        blind = [verdict.score for verdict in verdicts if verdict.score is not None]
         pairs = [
-            (v.parts["seen"], v.score) for v in found if v.score is not None and "seen" in v.parts
+            (v.parts["seen"], v.score)
+            for v in verdicts
+            if v.score is not None and "seen" in v.parts
         ]
         gap = {"blind_penalty/gap": statistics.fmean(a - b for a, b in pairs)} if pairs else {}
         return {"blind_penalty/blind": statistics.fmean(blind), **gap} if blind else {}

@@ -56,7 +56,7 @@ class CaptionSufficiency(Strategy):
             UserError: no training source has a template with the tag.
         """
         used = {source.template for source in run.loader.sources}
-        known = [templates.template(one) for one in used if one is not None]
+        known = [templates.template(template) for template in used if template is not None]
         if None not in used and not any(self._has_tag(layout.tags) for layout in known):
             raise UserError(
                 f"strategy caption_sufficiency: expected a training source whose template has the tag "
@@ -67,18 +67,18 @@ class CaptionSufficiency(Strategy):
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask again with each description in place of the media, and pay the right answers."""
-        found, captions = self._read(rollouts, rewards)
-        asked = [(place, rollouts.batch.prompts[place[0]]) for place in captions]
-        told = [
-            run.blind(prompt, self._with_caption(prompt.sample, captions[place]))
-            for place, prompt in asked
+        verdicts, captions = self._read(rollouts, rewards)
+        asked = [(spot, rollouts.batch.prompts[spot[0]]) for spot in captions]
+        blind = [
+            run.blind(prompt, self._with_caption(prompt.sample, captions[spot]))
+            for spot, prompt in asked
         ]
-        if told:
-            answers = run.ask(told, 1, draw, SEED_PURPOSE)
+        if blind:
+            answers = run.ask(blind, 1, draw, SEED_PURPOSE)
             graded = run.grade(answers, [prompt for _, prompt in asked], draw)
-            for (place, _), (grade,) in zip(asked, graded, strict=True):
-                found[place] = replace(grade, parts=found[place].parts)
-        return rollouts, pay(rewards, LABEL, found, self.weight)
+            for (spot, _), (grade,) in zip(asked, graded, strict=True):
+                verdicts[spot] = replace(grade, parts=verdicts[spot].parts)
+        return rollouts, pay(rewards, LABEL, verdicts, self.weight)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return the shares of completions and descriptions that `curves` names."""
@@ -95,7 +95,7 @@ class CaptionSufficiency(Strategy):
         self, rollouts: Rollouts, rewards: Rewards
     ) -> tuple[dict[Place, Verdict], dict[Place, str]]:
         """Return a verdict for each completion to pay, and the descriptions that are to be tried."""
-        found: dict[Place, Verdict] = {}
+        verdicts: dict[Place, Verdict] = {}
         captions: dict[Place, str] = {}
         for p, prompt in enumerate(rollouts.batch.prompts):
             if not prompt.sample.media or not self._applies(prompt):
@@ -103,10 +103,10 @@ class CaptionSufficiency(Strategy):
             for g, completion in enumerate(rollouts.completions[p]):
                 if not rewards.valid[p, g] or completion.origin != "policy":
                     continue
-                found[p, g], caption = self._look_at(completion, prompt)
+                verdicts[p, g], caption = self._look_at(completion, prompt)
                 if caption:
                     captions[p, g] = caption
-        return found, captions
+        return verdicts, captions
 
     def _look_at(self, completion: Completion, prompt: Prompt) -> tuple[Verdict, str]:
         """Return what is known of a description without asking, and the description; "" if it has none."""
@@ -140,7 +140,7 @@ def describe(caption: str) -> str:
 
 def _holds(caption: str, answer: str | None) -> bool:
     """Return whether a description has an answer in it, word for word."""
-    said = text.normalised(answer or "")
-    return bool(said) and bool(
-        re.search(rf"(?<!\w){re.escape(said)}(?!\w)", text.normalised(caption))
+    normal_form = text.normalised(answer or "")
+    return bool(normal_form) and bool(
+        re.search(rf"(?<!\w){re.escape(normal_form)}(?!\w)", text.normalised(caption))
     )

@@ -41,13 +41,13 @@ class Corrections(Strategy):
     ) -> tuple[Rollouts, Rewards]:
         """Put a corrected thought in the place of the last completion of each group."""
         correct: Corrector = plugins.load("strategy", self.corrector) if self.corrector else stated
-        found: dict[int, list[tuple[Completion, Judged]]] = {}
+        corrected: dict[int, list[tuple[Completion, Judged]]] = {}
         for p, prompt in enumerate(rollouts.batch.prompts):
             thought = correct(rollouts.completions[p][-1].turns[0].text, prompt.sample)
             written = None if thought is None else _write(thought, prompt, run)
             if written is not None:
-                found[p] = [(written, Judged(0.0, {}))]
-        return put_in(rollouts, rewards, found, "demonstration")
+                corrected[p] = [(written, Judged(0.0, {}))]
+        return put_in(rollouts, rewards, corrected, "demonstration")
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return `corrections/share`, of groups with a corrected thought."""

@@ -50,11 +50,11 @@ class Critiques(Strategy):
         if not asked:
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p, _ in asked]
-        told = [
+        criticised = [
             run.retell(prompt, self._with_critique(prompt, completion))
             for prompt, (_, completion) in zip(plain, asked, strict=True)
         ]
-        answers = run.ask(told, 1, draw, SEED_PURPOSE)
+        answers = run.ask(criticised, 1, draw, SEED_PURPOSE)
         judged = run.judge(answers, [prompt.sample for prompt in plain], draw)
         best: dict[int, list[tuple[Completion, Judged]]] = {}
         for (p, _), group, of_group in zip(asked, answers.completions, judged, strict=True):
@@ -63,9 +63,9 @@ class Critiques(Strategy):
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return `critiques/share`, of groups with a refinement, and `critiques/reward`, its mean."""
-        found = of_origin(rollouts, rewards, "refinement")
-        share = len(found) / max(1, len(rollouts.completions))
-        reward = {"critiques/reward": statistics.fmean(r for _, r in found)} if found else {}
+        refined = of_origin(rollouts, rewards, "refinement")
+        share = len(refined) / max(1, len(rollouts.completions))
+        reward = {"critiques/reward": statistics.fmean(r for _, r in refined)} if refined else {}
         return {"critiques/share": share, **reward}
 
     def _wrong(self, rollouts: Rollouts, rewards: Rewards, p: int) -> list[Completion]:

@@ -72,24 +72,24 @@ class CycleConsistency(Strategy):
     ) -> tuple[Rollouts, Rewards]:
         """Ask where each description is, and pay what leads back."""
         source = next(s for s in run.loader.sources if s.name == self.ground)
-        found: dict[tuple[int, int], Verdict] = {}
-        told = []
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        questions = []
         for p, prompt in enumerate(rollouts.batch.prompts):
             if prompt.sample.source != self.describe or not prompt.sample.truth.boxes:
                 continue
             for g, completion in enumerate(rollouts.completions[p]):
                 if not rewards.valid[p, g] or completion.origin != "policy":
                     continue
-                found[p, g], description = _look_at(completion)
+                verdicts[p, g], description = _look_at(completion)
                 if description:
                     sample = self._way_back(prompt.sample, description, source)
-                    told.append(((p, g), run.retell(prompt, sample)))
-        if told:
-            prompts = [prompt for _, prompt in told]
+                    questions.append(((p, g), run.retell(prompt, sample)))
+        if questions:
+            prompts = [prompt for _, prompt in questions]
             graded = run.grade(run.ask(prompts, 1, draw, SEED_PURPOSE), prompts, draw)
-            for (place, _), (grade,) in zip(told, graded, strict=True):
-                found[place] = replace(grade, parts=found[place].parts)
-        return rollouts, pay(rewards, LABEL, found, self.weight)
+            for (key, _), (grade,) in zip(questions, graded, strict=True):
+                verdicts[key] = replace(grade, parts=verdicts[key].parts)
+        return rollouts, pay(rewards, LABEL, verdicts, self.weight)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return the shares that `curves` names; empty without a completion of the describing source."""
@@ -114,10 +114,10 @@ class CycleConsistency(Strategy):
 
 def _look_at(completion: Completion) -> tuple[Verdict, str]:
     """Return what is known of a description without asking, and the description; "" if it has none."""
-    said = completion.answer
-    if not said or completion.truncated:
+    description = completion.answer
+    if not description or completion.truncated:
         return Verdict(0.0, {"missing": 1.0, "refused": 0.0}, note="no description"), ""
-    if len(re.findall(r"\d+(?:\.\d+)?", said)) > MAX_NUMBERS:
+    if len(re.findall(r"\d+(?:\.\d+)?", description)) > MAX_NUMBERS:
         parts = {"missing": 0.0, "refused": 1.0}
         return Verdict(0.0, parts, note="the description states a place in numbers"), ""
-    return Verdict(0.0, {"missing": 0.0, "refused": 0.0}), said
+    return Verdict(0.0, {"missing": 0.0, "refused": 0.0}), description

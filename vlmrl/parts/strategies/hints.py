@@ -40,9 +40,9 @@ class Hints(Strategy):
         if not asked:
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p in asked]
-        told = [run.retell(prompt, self._with_hint(prompt)) for prompt in plain]
+        hinted = [run.retell(prompt, self._with_hint(prompt)) for prompt in plain]
         count = min(self.count, rollouts.shape[1])
-        answers = run.ask(told, count, draw, SEED_PURPOSE)
+        answers = run.ask(hinted, count, draw, SEED_PURPOSE)
         judged = run.judge(answers, [prompt.sample for prompt in plain], draw)
         pairs = (
             list(zip(group, of_group, strict=True))
@@ -52,9 +52,9 @@ class Hints(Strategy):
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return `hints/share`, of groups that got a hint, and `hints/reward`, the mean with it."""
-        found = of_origin(rollouts, rewards, "hint")
-        share = len({p for p, _ in found}) / max(1, len(rollouts.completions))
-        reward = {"hints/reward": statistics.fmean(r for _, r in found)} if found else {}
+        hinted = of_origin(rollouts, rewards, "hint")
+        share = len({p for p, _ in hinted}) / max(1, len(rollouts.completions))
+        reward = {"hints/reward": statistics.fmean(r for _, r in hinted)} if hinted else {}
         return {"hints/share": share, **reward}
 
     def _has_failed(self, rewards: Rewards, p: int) -> bool:

@@ -48,7 +48,7 @@ class Majority(Strategy):
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Pay the completions whose answer is that of most of their group."""
-        found: dict[tuple[int, int], Verdict] = {}
+        paid: dict[tuple[int, int], Verdict] = {}
         for p, group in enumerate(rollouts.completions):
             votes = {
                 g: _vote(completion)
@@ -58,8 +58,8 @@ class Majority(Strategy):
             chosen = most_frequent([vote for vote in votes.values() if vote])
             for g, vote in votes.items():
                 note = "" if chosen else "no answer has a majority"
-                found[p, g] = Verdict(float(vote == chosen != ""), answer=vote or None, note=note)
-        return rollouts, pay(rewards, LABEL, found, self.weight)
+                paid[p, g] = Verdict(float(vote == chosen != ""), answer=vote or None, note=note)
+        return rollouts, pay(rewards, LABEL, paid, self.weight)
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return how much the answers agree, within groups and over the batch; see `curves`."""
@@ -72,17 +72,17 @@ class Majority(Strategy):
         agreed = Counter(answer for answer in chosen if answer)
         every = Counter(vote for group in votes for vote in group)
         total = every.total()
-        found = {
+        numbers = {
             "majority/share": statistics.fmean(
-                max(Counter(said).values(), default=0) / len(group)
-                for said, group in zip(votes, groups, strict=True)
+                max(Counter(answers).values(), default=0) / len(group)
+                for answers, group in zip(votes, groups, strict=True)
             ),
             "majority/none": statistics.fmean(not answer for answer in chosen),
             "majority/entropy": -sum(n / total * math.log(n / total) for n in every.values()) + 0.0,
         }
         if agreed.total() >= FEWEST:
-            found["majority/one_answer"] = max(agreed.values()) / agreed.total()
-        return found
+            numbers["majority/one_answer"] = max(agreed.values()) / agreed.total()
+        return numbers
 
 
 def most_frequent(votes: Sequence[str]) -> str:

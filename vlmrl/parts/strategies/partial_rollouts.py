@@ -87,9 +87,9 @@ class PartialRollouts(Strategy):
         stored = from_arrays(self.state) if self.state else []
         places, homes = [group.place for group in stored], [group.home for group in stored]
         made = run.loader.recall(places, homes) if stored else []
-        found = [(prompt, group) for prompt, group in zip(made, stored, strict=True) if prompt]
-        prompts = [prompt for prompt, _ in found]
-        groups = make_completions(run.policy, prompts, [group.completions for _, group in found])
+        waiting = [(prompt, group) for prompt, group in zip(made, stored, strict=True) if prompt]
+        prompts = [prompt for prompt, _ in waiting]
+        groups = make_completions(run.policy, prompts, [group.completions for _, group in waiting])
         return list(zip(prompts, groups, strict=True))
 
     def _continue(self, waiting: Sequence[Group], draw: BatchDraw, run: RunParts) -> list[Group]:

@@ -57,19 +57,19 @@ class Rehearsal(Strategy):
         """Try the rows, and keep the completions of those that are near-perfect."""
         places = self._places([len(source.rows) for source in run.loader.sources])
         size = run.config.at(0.0).rollout.prompts
-        found: list[StoredGroup] = []
-        begun = said = time.monotonic()
+        kept: list[StoredGroup] = []
+        begun = last_report = time.monotonic()
         run.say(f"rehearsal: {len(places)} rows are tried before the first step")
         for number, first in enumerate(range(0, len(places), size)):
             made = run.loader.recall(places[first : first + size])
             prompts = [prompt for prompt in made if prompt is not None]
             draw = BatchDraw(run.config.run.seed, 0, number, 0.0)
-            found += self._tried(prompts, draw, run) if prompts else []
+            kept += self._tried(prompts, draw, run) if prompts else []
             done, now = min(first + size, len(places)), time.monotonic()
-            if done == len(places) or now - said >= SAY_EVERY_S:
-                left_s, said = (now - begun) / done * (len(places) - done), now
-                run.say(_told(done, len(places), len(found), left_s))
-        self.state.update(to_arrays(found))
+            if done == len(places) or now - last_report >= SAY_EVERY_S:
+                left_s, last_report = (now - begun) / done * (len(places) - done), now
+                run.say(_told(done, len(places), len(kept), left_s))
+        self.state.update(to_arrays(kept))
 
     def expand(
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
@@ -82,13 +82,13 @@ class Rehearsal(Strategy):
         if not numbers:
             return rollouts, rewards
         stored = from_arrays(self.state, list(numbers.values()))
-        told = [prompts[p] for p in numbers]
+        rehearsed = [prompts[p] for p in numbers]
         order = np.random.default_rng(draw.seed(SEED_PURPOSE)).permutation(self.samples)
         chosen = np.resize(order, rollouts.shape[1]).tolist()
         written = [[group.completions[g] for g in chosen] for group in stored]
-        groups = tuple(make_completions(run.policy, told, written))
-        again = replace(rollouts, batch=PromptBatch(tuple(told)), completions=groups)
-        judged = run.judge(again, [prompt.sample for prompt in told], draw)
+        groups = tuple(make_completions(run.policy, rehearsed, written))
+        again = replace(rollouts, batch=PromptBatch(tuple(rehearsed)), completions=groups)
+        judged = run.judge(again, [prompt.sample for prompt in rehearsed], draw)
         pairs = [list(zip(c, j, strict=True)) for c, j in zip(groups, judged, strict=True)]
         return put_in(rollouts, rewards, dict(zip(numbers, pairs, strict=True)), "rehearsal")
 
@@ -117,8 +117,8 @@ class Rehearsal(Strategy):
     def _number(self, prompt: Prompt) -> int | None:
         if not self.state:
             return None
-        found = np.flatnonzero((self.state["rows"][:, :2] == prompt.place).all(1))
-        return int(found[0]) if len(found) else None
+        numbers = np.flatnonzero((self.state["rows"][:, :2] == prompt.place).all(1))
+        return int(numbers[0]) if len(numbers) else None
 
 
 def _told(done: int, total: int, found: int, left_s: float) -> str:

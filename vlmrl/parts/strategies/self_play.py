@@ -88,18 +88,18 @@ class SelfPlay(Strategy):
         source = next(s for s in run.loader.sources if s.name == self.solve)
         read = {text: self._read(source, text) for text in proposals.values()}
         chance = np.random.default_rng(draw.seed(SEED_PURPOSE))
-        new = [text for text, found in read.items() if text and isinstance(found, Sample)]
+        new = [text for text, outcome in read.items() if text and isinstance(outcome, Sample)]
         new = [new[n] for n in chance.permutation(len(new))]
         kept = [text for text in self._kept() if text not in read]
         old = [kept[n] for n in chance.permutation(len(kept))][: max(0, self.groups - len(new))]
         self._keep([*kept, *new])
         read |= {text: self._read(source, text) for text in old}
-        posed = {t: found for t in [*new, *old] if isinstance(found := read[t], Sample)}
+        posed = {t: outcome for t in [*new, *old] if isinstance(outcome := read[t], Sample)}
         groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, run)
         for text, (_, _, judged) in zip(posed, groups, strict=True):
             read[text] = self._learnability(judged)
-        outcomes = ((place, read[text]) for place, text in proposals.items())
-        verdicts = {place: one for place, one in outcomes if isinstance(one, Verdict)}
+        outcomes = ((key, read[text]) for key, text in proposals.items())
+        verdicts = {key: outcome for key, outcome in outcomes if isinstance(outcome, Verdict)}
         return add_groups(rollouts, pay(rewards, LABEL, verdicts), groups[: self.groups])
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
@@ -156,7 +156,7 @@ class SelfPlay(Strategy):
         return list(zip(prompts, answers.completions, judged, strict=True))
 
     def _learnability(self, judged: Sequence[Judged]) -> Verdict:
-        right = [one.reward > self.correct_above for one in judged if one.reward is not None]
+        right = [entry.reward > self.correct_above for entry in judged if entry.reward is not None]
         if not right:
             return Verdict.failed("none of its answers could be judged")
         solved = statistics.fmean(right)

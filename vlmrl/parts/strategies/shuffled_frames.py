@@ -75,11 +75,11 @@ class ShuffledFrames(Strategy):
         for prompt, group in zip(rollouts.batch.prompts, rewards.verdicts, strict=True):
             if not rank_shards.is_here(prompt):
                 continue  # what a verdict says beside its score is known at home
-            found = [v for of_one in group for v in of_one.values() if "shuffled" in v.parts]
-            if found:
-                ordered.append(found[0].parts["ordered"])
-                shuffled.append(found[0].parts["shuffled"])
-                paid.append(any(v.score for v in found))
+            contrasts = [v for of_one in group for v in of_one.values() if "shuffled" in v.parts]
+            if contrasts:
+                ordered.append(contrasts[0].parts["ordered"])
+                shuffled.append(contrasts[0].parts["shuffled"])
+                paid.append(any(v.score for v in contrasts))
         shares = distributed.gather((ordered, shuffled, paid))
         ordered, shuffled, paid = ([*chain.from_iterable(x)] for x in zip(*shares, strict=True))
         if not paid:
@@ -98,18 +98,18 @@ def add_control_rewards(batch: PromptBatch, judged: Sequence[Sequence[Judged]]) 
     """
     prompts = list(batch.prompts)
     for p, group in zip(_indices_with_videos(prompts), judged, strict=True):
-        known = [one for one in group if one.reward is not None]
+        known = [entry for entry in group if entry.reward is not None]
         scores: dict[str, list[float]] = {}
-        for one in known:
-            for label, verdict in one.verdicts.items():
+        for entry in known:
+            for label, verdict in entry.verdicts.items():
                 if verdict.score is not None:
                     scores.setdefault(label, []).append(verdict.score)
-        found: dict[str, Any] = {
-            SHUFFLED_REWARDS: [one.reward for one in known],
+        meta: dict[str, Any] = {
+            SHUFFLED_REWARDS: [entry.reward for entry in known],
             SHUFFLED_SCORES: scores,
         }
         sample = prompts[p].sample
-        sample = replace(sample, meta={**sample.meta, **found})
+        sample = replace(sample, meta={**sample.meta, **meta})
         prompts[p] = replace(prompts[p], sample=sample)
     return replace(batch, prompts=tuple(prompts))
 
@@ -134,7 +134,7 @@ def _shuffle_prompt(prompt: Prompt, run: RunParts, seed: int) -> Prompt:
     if not rank_shards.is_here(prompt):
         return prompt
     media = [
-        shuffle_frames(medium, seed_of(seed, place)) if isinstance(medium, Video) else medium
-        for place, medium in enumerate(prompt.media)
+        shuffle_frames(medium, seed_of(seed, number)) if isinstance(medium, Video) else medium
+        for number, medium in enumerate(prompt.media)
     ]
     return with_media(prompt, media, run.policy.family, run.policy.processor)

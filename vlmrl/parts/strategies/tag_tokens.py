@@ -30,7 +30,7 @@ class TagTokens(Strategy):
         stop_ids = frozenset(run.policy.stop_ids)
         decode: Callable[[Sequence[int]], str] = run.policy.tokenizer.decode
         groups = [
-            tuple(find(one, prompt.sample.template, stop_ids, decode) for one in group)
+            tuple(find(c, prompt.sample.template, stop_ids, decode) for c in group)
             for prompt, group in zip(rollouts.batch.prompts, rollouts.completions, strict=True)
         ]
         return replace(rollouts, completions=tuple(groups)), rewards
@@ -53,7 +53,7 @@ def find(
     def length(count: int) -> int:
         return len(decode([token for token in ids[:count] if token not in stop_ids]))
 
-    found = {}
+    ranges = {}
     for tag in templates.template(chosen).tags:
         if tag.name not in completion.parsed.spans:
             continue
@@ -63,5 +63,5 @@ def find(
         # The token with the opening mark's first character, and that with the closing mark's last one.
         first = bisect.bisect_right(counts, max(opened, 0), key=length) - 1
         last = bisect.bisect_left(counts, end + len(tag.close), key=length)
-        found[tag.name] = (first, min(last, len(ids)))
-    return replace(completion, tag_tokens=found)
+        ranges[tag.name] = (first, min(last, len(ids)))
+    return replace(completion, tag_tokens=ranges)

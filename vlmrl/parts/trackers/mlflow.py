@@ -49,8 +49,8 @@ class Mlflow(Tracker):
 
         self._metric = Metric
         client = MlflowClient(tracking_uri=self.uri)
-        found = client.get_experiment_by_name(self.experiment)
-        experiment = found.experiment_id if found else client.create_experiment(self.experiment)
+        known = client.get_experiment_by_name(self.experiment)
+        experiment = known.experiment_id if known else client.create_experiment(self.experiment)
         self._id = client.create_run(experiment, run_name=run.name).info.run_id
         self._client = client
         client.set_tag(self._id, "vlmrl.folder", str(run.folder))
