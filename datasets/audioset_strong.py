@@ -59,13 +59,13 @@ class AudiosetStrong(Card):
         heading, *lines = audioset_labels.read_table(file, "\t") or [(0, [])]
         if heading[1] != COLUMNS:
             raise UserError(f"{file}: expected the heading {COLUMNS}, got {heading[1]!r:.80}")
-        found: dict[str, dict[str, Any]] = {}
+        by_clip: dict[str, dict[str, Any]] = {}
         for number, cells in lines:
-            row = found.setdefault(
+            row = by_clip.setdefault(
                 cells[0], {"segment": cells[0], "events": [], WHERE: f"{file}:{number}"}
             )
             row["events"].append((number, cells))
-        return list(found.values())
+        return list(by_clip.values())
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one excerpt into a sample, its events in order of time."""

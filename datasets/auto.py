@@ -106,8 +106,8 @@ class Auto(Card):
             UserError: there is no such path; no layout fits, or several do.
         """
         options = {"task": self.task, "question": self.question}
-        given = {key: value for key, value in options.items() if value is not None}
-        return layout_recognition.choose(self.place, self.layout, given)
+        stated = {key: value for key, value in options.items() if value is not None}
+        return layout_recognition.choose(self.place, self.layout, stated)
 
     def _typed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row under our keys, with what the options say of its boxes."""

@@ -120,7 +120,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _boxes(file: Path) -> list[list[float]]:
-    found = []
+    boxes = []
     for number, line in enumerate(_lines(file), start=1):
         try:
             numbers = [float(v) for v in line.split(",")]
@@ -128,8 +128,8 @@ def _boxes(file: Path) -> list[list[float]]:
             raise UserError(f"{file}:{number}: {error}") from error
         if len(numbers) != 4:
             raise UserError(f"{file}:{number}: expected x,y,width,height, got {line!r:.60}")
-        found.append(numbers)
-    return found
+        boxes.append(numbers)
+    return boxes
 
 
 def _unit(box: Sequence[float], width: int, height: int) -> Box | None:

@@ -55,12 +55,12 @@ class NextGqa(Card):
         grounded = folder / f"gsub_{split}.json"
         proofs = read_json(grounded) if grounded.exists() else {}
         names = read_json(folder / "map_vid_vidorID.json")
-        found = []
+        questions = []
         for number, row in enumerate(rows, start=2):
             video = row.get("video_id") or row.get("video") or ""
             extra = {"video": video, "proof": proofs.get(video), "name": names.get(video)}
-            found.append({**row, **extra, WHERE: f"{file}:{number}"})
-        return found
+            questions.append({**row, **extra, WHERE: f"{file}:{number}"})
+        return questions
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one question into a sample, with spans if there are any."""

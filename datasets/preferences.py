@@ -72,11 +72,11 @@ def check_columns(columns: Mapping[str, str]) -> None:
     for key in columns:
         if key not in KEYS:
             raise ValueError(f"columns has no key {key!r}{nearest(key, list(KEYS))}")
-    given = {key for key in columns if key in KEYS[2:7]}
-    if columns and given not in ({*KEYS[2:4]}, {*KEYS[4:7]}):
+    mapped = {key for key in columns if key in KEYS[2:7]}
+    if columns and mapped not in ({*KEYS[2:4]}, {*KEYS[4:7]}):
         raise ValueError(
             "columns: expected better and worse, or first, second and preferred, got "
-            f"{', '.join(sorted(given)) or 'none of them'}"
+            f"{', '.join(sorted(mapped)) or 'none of them'}"
         )
 
 
@@ -108,14 +108,14 @@ def _mapped(row: Row, columns: Mapping[str, str]) -> PreferencePair:
         answers = [_text(values[key], columns[key]) for key in ("better", "worse")]
         return PreferencePair(question, media, *answers)
     answers = [_text(values[key], columns[key]) for key in ("first", "second")]
-    said = str(values["preferred"]).strip().lower()
+    preferred = str(values["preferred"]).strip().lower()
     known = [(*FIRST, columns["first"].lower()), (*SECOND, columns["second"].lower())]
-    if not any(said in names for names in known):
+    if not any(preferred in names for names in known):
         raise UserError(
             f"column {columns['preferred']!r}: expected 1 or 2, A or B, first or second, or a column's "
             f"name, got {values['preferred']!r:.60}"
         )
-    return PreferencePair(question, media, *(answers if said in known[0] else answers[::-1]))
+    return PreferencePair(question, media, *(answers if preferred in known[0] else answers[::-1]))
 
 
 def _chosen_and_rejected(row: Row) -> PreferencePair:
@@ -163,17 +163,17 @@ def _question(
     first = turns[0] if isinstance(turns, list) and turns else {}
     names = ("from", "value") if "from" in first else ("role", "content")
     ours, _ = read_turns(turns, media, key, *names)
-    found = {kind: list(ours[kind]) for kind in COLUMNS if ours.get(kind)}
+    kept = {kind: list(ours[kind]) for kind in COLUMNS if ours.get(kind)}
     history = ours["history"] or []
     if not history and not ours["system"]:
-        return ours["question"], found
+        return ours["question"], kept
     for kind, (several, _) in COLUMNS.items():
         earlier = [value for turn in history for value in turn.get(several, [])]
         if earlier:
-            found[kind] = earlier + found.get(kind, [])
+            kept[kind] = earlier + kept.get(kind, [])
     lines = [f"system: {ours['system']}"] if ours["system"] else []
     lines += [f"{turn['role']}: {turn['content']}" for turn in history]
-    return "\n".join([*lines, f"user: {ours['question']}"]), found
+    return "\n".join([*lines, f"user: {ours['question']}"]), kept
 
 
 def _reply(value: Any, key: str) -> str:

@@ -208,13 +208,13 @@ def _task(rows: Sequence[Mapping[str, Any]], index: int) -> str | None:
 def _media(row: Mapping[str, Any]) -> list[tuple[MediaKind, Any]]:
     """Return the row's media by kind: images, then videos, then audio."""
     kinds: dict[str, MediaKind] = {"images": "image", "videos": "video", "audios": "audio"}
-    found: list[tuple[MediaKind, Any]] = []
+    media: list[tuple[MediaKind, Any]] = []
     for key, kind in kinds.items():
         paths = row.get(key) or []
         if not isinstance(paths, list):
             raise UserError(f"key {key!r}: expected a list of paths, got {paths!r:.60}")
-        found += [(kind, path) for path in paths]
-    return found
+        media += [(kind, path) for path in paths]
+    return media
 
 
 def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
@@ -292,10 +292,10 @@ def _boxes(row: Mapping[str, Any]) -> tuple[Box, ...]:
 
 
 def _options(question: str) -> tuple[str, ...]:
-    if found := _ONE_OF.search(question):
-        return tuple(name.strip() for name in found["names"].split(","))
-    found = _EITHER.search(question)
-    return (found["first"], found["second"]) if found else ()
+    if match := _ONE_OF.search(question):
+        return tuple(name.strip() for name in match["names"].split(","))
+    match = _EITHER.search(question)
+    return (match["first"], match["second"]) if match else ()
 
 
 def _native(question: str) -> str:

@@ -116,8 +116,8 @@ class Shapes(Card):
             UserError: the row states a scene that cannot be drawn or asked about.
         """
         written = row.get("proposal")
-        place = f"{row['split']} {row['index']}" if written is None else written
-        key = f"{self.seed} {self.task} {place}"
+        row_name = f"{row['split']} {row['index']}" if written is None else written
+        key = f"{self.seed} {self.task} {row_name}"
         rng = random.Random(f"scene {key}")
         if written is None:
             shapes = _scene(self.task, row["split"], rng)
@@ -200,10 +200,10 @@ def _read_scene(task: Task, written: str) -> tuple[Shape, ...]:
 
 
 def _read_shape(written: str) -> Shape:
-    found = _WRITTEN.fullmatch(written)
-    if found is None:
+    match = _WRITTEN.fullmatch(written)
+    if match is None:
         raise UserError(f"expected 'red circle x1 y1 x2 y2' or the like, got {written!r:.60}")
-    colour, kind, *cells = found.groups()
+    colour, kind, *cells = match.groups()
     x1, y1, x2, y2 = map(int, cells)
     if not (x1 < x2 <= GRID and y1 < y2 <= GRID):
         raise UserError(f"expected a box on {GRID} x {GRID} cells, got {[x1, y1, x2, y2]}")
@@ -230,10 +230,10 @@ def _box(shape: Shape) -> Box:
 
 
 def _describe(shape: Shape) -> str:
-    place = cell_name(_box(shape))
+    cell = cell_name(_box(shape))
     return (
         f"I see a {shape.colour} {shape.kind} with a white outline. "
-        f"It lies at the {place} of the picture."
+        f"It lies at the {cell} of the picture."
     )
 
 
@@ -253,10 +253,10 @@ def _ask_how_many(
     shapes: tuple[Shape, ...], rng: random.Random, loose: int
 ) -> tuple[str, Truth, Demo]:
     colour = rng.choice([*(shape.colour for shape in shapes), *COLOURS])
-    found = [_box(shape) for shape in shapes if shape.colour == colour]
-    thought = ", ".join(map(cell_name, found)) or "none"
+    boxes = [_box(shape) for shape in shapes if shape.colour == colour]
+    thought = ", ".join(map(cell_name, boxes)) or "none"
     question = f"How many {colour} shapes are there?"
-    return question, Truth(number=len(found)), Demo(thought, text=str(len(found)))
+    return question, Truth(number=len(boxes)), Demo(thought, text=str(len(boxes)))
 
 
 def _ask_which(

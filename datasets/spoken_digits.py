@@ -43,8 +43,8 @@ class SpokenDigits(Card):
             )
         folder = Path(self.path)
         names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-        found = [match for name in names if (match := _NAME.fullmatch(name))]
-        if not found:
+        matches = [match for name in names if (match := _NAME.fullmatch(name))]
+        if not matches:
             raise UserError(
                 f"card 'spoken_digits': {self.path} has no audio file such as 7_jackson_32.wav; "
                 f"get the Free Spoken Digit Dataset ({self.origin}) and set `path` to its folder "
@@ -53,7 +53,7 @@ class SpokenDigits(Card):
         testing = split == "test"
         return [
             {"id": Path(match[0]).stem, **match.groupdict()}
-            for match in found
+            for match in matches
             if (int(match["take"]) < TEST_TAKES) == testing
         ]
 

@@ -45,13 +45,13 @@ class Transcripts(Card):
         if split not in self.path:
             there = ", ".join(self.path)
             raise UserError(f"card 'transcripts': path has no split {split!r}; there are: {there}")
-        place = Path(self.path[split])
-        if place.is_file():
-            return JsonlRows(place)
-        files = sorted(place.rglob("*.trans.txt"))
+        path = Path(self.path[split])
+        if path.is_file():
+            return JsonlRows(path)
+        files = sorted(path.rglob("*.trans.txt"))
         if not files:
             raise UserError(
-                f"{place}: expected a manifest, or a folder with *.trans.txt files in it"
+                f"{path}: expected a manifest, or a folder with *.trans.txt files in it"
             )
         return [row for file in files for row in _utterances(file)]
 
@@ -60,16 +60,16 @@ class Transcripts(Card):
         text = row.get("text")
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"key 'text': expected a text, got {text!r:.60}")
-        said = " ".join(text.split())
+        transcript = " ".join(text.split())
         audio = self._audio(row)
         part = "" if audio.start is None else f"@{audio.start:g}"
         return Sample(
             id=f"{Path(audio.name).stem}{part}",
             source=source,
             parts=(audio, QUESTION),
-            truth=Truth(text=(said,)),
+            truth=Truth(text=(transcript,)),
             template="answer_only",
-            demo=Demo(text=said),
+            demo=Demo(text=transcript),
             meta={"where": row[WHERE]},
         )
 
@@ -103,9 +103,9 @@ def _utterances(file: Path) -> list[dict[str, Any]]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: {error}") from error
-    found = []
+    rows = []
     for number, line in enumerate(lines, start=1):
         name, _, text = line.partition(" ")
         audio = str(file.absolute().parent / f"{name}.flac")
-        found.append({"audio_filepath": audio, "text": text, WHERE: f"{file}:{number}"})
-    return found
+        rows.append({"audio_filepath": audio, "text": text, WHERE: f"{file}:{number}"})
+    return rows

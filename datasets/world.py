@@ -80,7 +80,7 @@ class World(Card):
             finally:
                 world.close(state)
             if chosen:
-                turns = tuple(DemoTurn(name, given) for name, given in played)
+                turns = tuple(DemoTurn(name, arguments) for name, arguments in played)
                 return replace(sample, demo=Demo(turns=turns) if turns else None)
         raise UserError(
             f"{self.environment}: none of {MAX_TRIES} worlds is of split {row['split']!r}: too few look "
@@ -123,7 +123,7 @@ def _frame(sample: Sample) -> Frame | None:
 
 
 def _digest(sample: Sample) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in sample.parts:
-        found.update(part.encode() if isinstance(part, str) else part.data or b"")
-    return found.hexdigest()
+        digest.update(part.encode() if isinstance(part, str) else part.data or b"")
+    return digest.hexdigest()

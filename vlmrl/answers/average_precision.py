@@ -67,8 +67,8 @@ def _precision(hits: tuple[bool, ...], num_truths: int) -> float:
     """Mean precision over the recall points that these hits reach, in [0, 1]."""
     if not any(hits):
         return 0.0
-    found = np.cumsum(hits)
-    precision = found / (np.arange(1, len(hits) + 1) + np.spacing(1))
+    num_hits = np.cumsum(hits)
+    precision = num_hits / (np.arange(1, len(hits) + 1) + np.spacing(1))
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    reached = np.searchsorted(found / num_truths, RECALLS, side="left")
+    reached = np.searchsorted(num_hits / num_truths, RECALLS, side="left")
     return float(envelope[reached[reached < len(hits)]].sum() / len(RECALLS))

@@ -210,7 +210,7 @@ def ciou_matrix(a: Array, b: Array, width: float = 1.0, height: float = 1.0) -> 
     scale = np.array([width, height, width, height])
     a, b = a * scale, b * scale
     overlap, union, _ = _areas(a, b)
-    found = overlap / union
+    ious = overlap / union
     low = np.minimum(a[:, None, :2], b[None, :, :2])
     high = np.maximum(a[:, None, 2:], b[None, :, 2:])
     diagonal = ((high - low) ** 2).sum(-1)
@@ -218,8 +218,8 @@ def ciou_matrix(a: Array, b: Array, width: float = 1.0, height: float = 1.0) -> 
     aspect_a = np.arctan((a[:, 2] - a[:, 0]) / (a[:, 3] - a[:, 1]))
     aspect_b = np.arctan((b[:, 2] - b[:, 0]) / (b[:, 3] - b[:, 1]))
     v = 4 / math.pi**2 * (aspect_a[:, None] - aspect_b[None, :]) ** 2
-    alpha = np.divide(v, 1 - found + v, out=np.zeros_like(v), where=v > 0)
-    return found - (shift**2).sum(-1) / diagonal - alpha * v
+    alpha = np.divide(v, 1 - ious + v, out=np.zeros_like(v), where=v > 0)
+    return ious - (shift**2).sum(-1) / diagonal - alpha * v
 
 
 def _overlap(a: Array, b: Array) -> tuple[Array, Array, Array]:
@@ -259,13 +259,13 @@ def span_iou(a: Span, b: Span) -> float:
 
 def merged(spans: Iterable[Span]) -> list[tuple[float, float]]:
     """Return the set that spans cover, as disjoint (start, end) intervals in order, seconds."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for start, end in sorted((s.start, s.end) for s in spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def interval_iou(a: Iterable[Span], b: Iterable[Span]) -> float:

@@ -78,19 +78,21 @@ def polygons(answer: str, frame: Frame) -> tuple[list[Polygon], str]:
     if len(answer) > parsing.MAX_CHARS:
         return [], f"answer longer than {parsing.MAX_CHARS} characters"
     width, height = geometry.extent(frame)
-    found: list[Polygon] = []
+    outlines: list[Polygon] = []
     for corners in _outlines(parsing.values(answer)):
-        found.append(
+        outlines.append(
             Polygon(
                 (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) for x, y in corners
             )
         )
-    if not found:
+    if not outlines:
         boxes, _ = parsing.boxes(answer, frame)
-        found = [Polygon([(b.x1, b.y1), (b.x2, b.y1), (b.x2, b.y2), (b.x1, b.y2)]) for b in boxes]
-    if len(found) > MAX_MASKS:
+        outlines = [
+            Polygon([(b.x1, b.y1), (b.x2, b.y1), (b.x2, b.y2), (b.x1, b.y2)]) for b in boxes
+        ]
+    if len(outlines) > MAX_MASKS:
         return [], f"more than {MAX_MASKS} masks"
-    return found, "" if found else "no outline found in the answer"
+    return outlines, "" if outlines else "no outline found in the answer"
 
 
 def _outlines(value: Any) -> Iterator[list[tuple[float, float]]]:

@@ -80,16 +80,16 @@ def values(text: str) -> list[Any]:
     if len(text) > MAX_CHARS:
         raise ValueError(f"longer than {MAX_CHARS} characters")
     shallow = _is_shallow(text)
-    found, at, failures = [], 0, 0
+    readings, at, failures = [], 0, 0
     while failures < MAX_FAILURES and (opener := _OPENER.search(text, at)):
         start = opener.start()
         try:
             value, at = _value_at(text, start, shallow)
-            found.append(value)
+            readings.append(value)
         except _Unreadable as stop:
             failures += 1
             at = max(stop.at, start + 1)  # never read the same stretch twice
-    return found
+    return readings
 
 
 def _is_shallow(text: str) -> bool:
@@ -214,7 +214,9 @@ _ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|
 
 def declines(answer: str, phrases: Sequence[str] = REFUSALS) -> bool:
     """Return whether a whole answer says that the question cannot be answered."""
-    plain = [text.normalised(said[:MAX_REFUSAL].replace("’", "'")) for said in (answer, *phrases)]
+    plain = [
+        text.normalised(phrase[:MAX_REFUSAL].replace("’", "'")) for phrase in (answer, *phrases)
+    ]
     return plain[0] in plain[1:]
 
 
@@ -267,27 +269,27 @@ def _capitals(last: str) -> tuple[str, ...]:
 
 def _mentioned(answer: str, options: Sequence[str]) -> set[str]:
     """Return the letters of the options whose text the answer contains, longest first."""
-    said = f" {' '.join(_WORDS.findall(_ANNOUNCED.sub(' ', text.normalised(answer))))} "
+    words = f" {' '.join(_WORDS.findall(_ANNOUNCED.sub(' ', text.normalised(answer))))} "
     spelled = [
         (f" {' '.join(_WORDS.findall(text.normalised(option)))} ", chr(ord("A") + i))
         for i, option in enumerate(options[:26])
     ]
-    found = set()
+    letters = set()
     for option, letter in sorted(spelled, key=lambda pair: len(pair[0]), reverse=True):
         is_letter = len(option) == 3 and option.strip().isalpha()
-        if option.strip() and not is_letter and option in said:
-            found.add(letter)
-            said = said.replace(option, "  ")
-    return found
+        if option.strip() and not is_letter and option in words:
+            letters.add(letter)
+            words = words.replace(option, "  ")
+    return letters
 
 
-def _named(said: str, options: Sequence[str]) -> str | None:
+def _named(statement: str, options: Sequence[str]) -> str | None:
     """Return the letter of the one option with this text, verbatim or else normalised."""
-    found = [i for i, option in enumerate(options[:26]) if option.strip() == said.strip()]
-    if not found:
-        plain = text.normalised(said)
-        found = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
-    return chr(ord("A") + found[0]) if len(found) == 1 else None
+    matches = [i for i, option in enumerate(options[:26]) if option.strip() == statement.strip()]
+    if not matches:
+        plain = text.normalised(statement)
+        matches = [i for i, option in enumerate(options[:26]) if text.normalised(option) == plain]
+    return chr(ord("A") + matches[0]) if len(matches) == 1 else None
 
 
 def read_yes_no(answer: str) -> tuple[bool | None, str]:
@@ -295,14 +297,14 @@ def read_yes_no(answer: str) -> tuple[bool | None, str]:
 
     None if it says both or neither, or denies what it says ("not yes", "yes is wrong").
     """
-    said = _NO_DOUBT.sub(" ", answer[:MAX_CHARS].lower().replace("’", "'"))
-    words = list(_YES_NO.finditer(said))
-    found = {match[1] for match in words}
-    if len(found) != 1:
-        return None, "both yes and no" if found else "neither yes nor no"
-    if _DENIAL.search(said, 0, words[0].start()) or _DENIED.search(said):
+    statement = _NO_DOUBT.sub(" ", answer[:MAX_CHARS].lower().replace("’", "'"))
+    words = list(_YES_NO.finditer(statement))
+    verdicts = {match[1] for match in words}
+    if len(verdicts) != 1:
+        return None, "both yes and no" if verdicts else "neither yes nor no"
+    if _DENIAL.search(statement, 0, words[0].start()) or _DENIED.search(statement):
         return None, f"denies its {words[0][1]}"
-    return found == {"yes"}, ""
+    return verdicts == {"yes"}, ""
 
 
 def read_names(answer: str) -> tuple[list[str], str]:
@@ -317,8 +319,8 @@ def read_names(answer: str) -> tuple[list[str], str]:
         parts = [name for name in lists[0] if isinstance(name, str)]
     else:
         parts = re.split(r"[,;|\n]", answer)
-    found = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
-    return found, "" if found else "no name found in the answer"
+    names = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    return names, "" if names else "no name found in the answer"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -390,8 +392,8 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
     if plain := _PLAIN_BOX.fullmatch(answer):
         a, b, c, d = plain.groups()
         unit = geometry.to_unit(float(a), float(b), float(c), float(d), frame)
-        found = geometry.clean_box(*unit)
-        return ([found], "") if found else ([], "1 box without area inside the media")
+        box = geometry.clean_box(*unit)
+        return ([box], "") if box else ([], "1 box without area inside the media")
 
     def make(item: Any) -> Box | None:
         (x1, y1, x2, y2), label, score = item
@@ -444,17 +446,17 @@ def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | Non
     """
     if len(answer) > MAX_CHARS:
         return [], f"answer longer than {MAX_CHARS} characters"
-    found: list[tuple[float | None, Box | None]] = []
+    entries: list[tuple[float | None, Box | None]] = []
     for value in _dicts_and_boxes(values(answer)):
         item = next(_from_value(value, BOX_KEYS, (4,)), None)
         if item is None:
             continue
         times = [value[key] for key in TIME_KEYS if isinstance(value, dict) and key in value]
         time = float(times[0]) if times and is_number(times[0]) else None
-        found.append((time, geometry.box(item[0], frame)))
-        if len(found) > MAX_ITEMS:
+        entries.append((time, geometry.box(item[0], frame)))
+        if len(entries) > MAX_ITEMS:
             return [], f"more than {MAX_ITEMS} boxes"
-    return found, "" if found else "no box found in the answer"
+    return entries, "" if entries else "no box found in the answer"
 
 
 def _collected(
@@ -466,19 +468,19 @@ def _collected(
     """Apply `make` to the items read from an answer and count those that it cannot make."""
     if len(answer) > MAX_CHARS:
         return [], f"answer longer than {MAX_CHARS} characters"
-    found: list[Item] = []
+    kept: list[Item] = []
     dropped = 0
     for item in items(answer):
-        if len(found) + dropped == MAX_ITEMS:
+        if len(kept) + dropped == MAX_ITEMS:
             return [], f"more than {MAX_ITEMS} items"
         made = make(item)
         if made is None:
             dropped += 1
         else:
-            found.append(made)
+            kept.append(made)
     if dropped:
-        return found, f"{dropped} of {len(found) + dropped} outside the media or without extent"
-    return found, "" if found else f"no {name} found in the answer"
+        return kept, f"{dropped} of {len(kept) + dropped} outside the media or without extent"
+    return kept, "" if kept else f"no {name} found in the answer"
 
 
 _Numbers = tuple[float, ...]
@@ -511,14 +513,14 @@ def _from_value(
 ) -> Iterator[tuple[_Numbers, str | None, float | None]]:
     """(numbers, label, score) of everything in a value that is a place; the rest is passed over."""
     if isinstance(value, dict):
-        place = _first(value, keys)
-        if place is None and 2 in sizes and "x" in value and "y" in value:
-            place = [value["x"], value["y"]]
-        if isinstance(place, list) and len(place) in sizes and all(map(is_number, place)):
+        numbers = _first(value, keys)
+        if numbers is None and 2 in sizes and "x" in value and "y" in value:
+            numbers = [value["x"], value["y"]]
+        if isinstance(numbers, list) and len(numbers) in sizes and all(map(is_number, numbers)):
             label = value.get("label")
             score = _first(value, SCORE_KEYS)
             yield (
-                tuple(float(n) for n in place),
+                tuple(float(n) for n in numbers),
                 label if isinstance(label, str) else None,
                 float(score) if is_number(score) and 0 <= score <= 1 else None,
             )
@@ -613,16 +615,19 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
         return None, f"answer longer than {MAX_CHARS} characters"
     if _TOO_MANY_DIGITS.search(answer):
         return None, "a number of more than 20 digits"
-    found = set()
+    numbers = set()
     for match in _NUMBER.finditer(answer):
         digits, exponent, sign = match.groups()
         plain = digits.replace(",", "").replace("−", "-")
         value = float(f"{plain}e{exponent}" if exponent else plain)
-        found.add(value / 100 if sign and percent else value)
-    found.update(_numbers_in_words(answer))
-    if len(found) != 1:
-        return None, f"{len(found)} different numbers" if found else "no number found in the answer"
-    value = found.pop()
+        numbers.add(value / 100 if sign and percent else value)
+    numbers.update(_numbers_in_words(answer))
+    if len(numbers) != 1:
+        return (
+            None,
+            f"{len(numbers)} different numbers" if numbers else "no number found in the answer",
+        )
+    value = numbers.pop()
     return (value, "") if math.isfinite(value) else (None, "a number that is not finite")
 
 
@@ -640,7 +645,10 @@ def fields(answer: str) -> tuple[dict[str, Any] | None, str]:
     """Return the one JSON object in an answer, and a note; several objects are none."""
     if len(answer) > MAX_CHARS:
         return None, f"answer longer than {MAX_CHARS} characters"
-    found = [v for v in values(answer) if isinstance(v, dict)]
-    if len(found) != 1:
-        return None, f"{len(found)} JSON objects" if found else "no JSON object found in the answer"
-    return found[0], ""
+    objects = [v for v in values(answer) if isinstance(v, dict)]
+    if len(objects) != 1:
+        return (
+            None,
+            f"{len(objects)} JSON objects" if objects else "no JSON object found in the answer",
+        )
+    return objects[0], ""

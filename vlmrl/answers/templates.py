@@ -104,7 +104,7 @@ def read(stated: Any, name: str = "of the config") -> Template:
             f"template.tags: expected a mapping such as {{think: required, answer: required}}, got "
             f"{tags!r:.80}"
         )
-    found = tuple(_read_tag(*pair) for pair in tags.items())
+    layout = tuple(_read_tag(*pair) for pair in tags.items())
     answer = "answer" if answer is None else answer
     if answer not in tags:
         raise UserError(
@@ -115,10 +115,10 @@ def read(stated: Any, name: str = "of the config") -> Template:
             f"template.tags.{answer}: the tag with the answer is required, and no thought"
         )
     if request is None:
-        request = f"Write {', then '.join(map(_ask, found))}."
+        request = f"Write {', then '.join(map(_ask, layout))}."
     if not isinstance(request, str):
         raise UserError(f"template.request: expected a text, got {request!r:.80}")
-    return Template(found, answer, request, name)
+    return Template(layout, answer, request, name)
 
 
 def _read_tag(name: Any, presence: Any) -> Tag:
@@ -164,13 +164,13 @@ def split(text: str, chosen: str | Template) -> Parsed:
             thought_seen = True
             continue
         early = layout.thinks and not thought_seen
-        found = _last_pair(text, tag, 0 if early else after, before if early else len(text))
-        if found:
-            spans[tag.name] = found
+        span = _last_pair(text, tag, 0 if early else after, before if early else len(text))
+        if span:
+            spans[tag.name] = span
     if not layout.tags:
-        found = _last_boxed(text, after) if layout.answer == "boxed" else (after, len(text))
-        if found:
-            spans[layout.answer] = found
+        span = _last_boxed(text, after) if layout.answer == "boxed" else (after, len(text))
+        if span:
+            spans[layout.answer] = span
     where = spans.get(layout.answer)
     answer = (text[where[0] : where[1]].strip() or None) if where else None
     thought = text[thought_range[0] : thought_range[1]].strip() if thought_range else None
@@ -213,13 +213,13 @@ def _last_pair(text: str, tag: Tag, start: int, end: int) -> tuple[int, int] | N
 def _last_boxed(text: str, start: int) -> tuple[int, int] | None:
     r"""Return the range of the content of the last `\boxed{}` whose braces balance."""
     stack: list[int | None] = []
-    found = None
+    span = None
     for mark in _BOXED.finditer(text, max(start, len(text) - MAX_BOXED)):
         if mark.group() != "}":
             stack.append(mark.end() if mark.group() != "{" else None)
         elif stack and (opened := stack.pop()) is not None:
-            found = (opened, mark.start())
-    return found
+            span = (opened, mark.start())
+    return span
 
 
 def _check(text: str, layout: Template) -> tuple[bool, float]:

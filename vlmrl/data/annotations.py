@@ -49,13 +49,13 @@ def class_names(path: Path) -> dict[str, str]:
     """
     comma = path.suffix == ".csv"
     wanted = 3 if comma else 2
-    found = {}
+    names = {}
     for number, row in read_table(path, "," if comma else "\t"):
         if len(row) != wanted:
             raise UserError(f"{path}:{number}: expected {wanted} cells, got {row!r:.60}")
         if row[-2] != "mid":  # the heading
-            found[row[-2]] = " / ".join(part.strip() for part in row[-1].split(","))
-    return found
+            names[row[-2]] = " / ".join(part.strip() for part in row[-1].split(","))
+    return names
 
 
 def named(mids: Iterable[str], names: Mapping[str, str]) -> list[str]:
@@ -141,10 +141,10 @@ _noted: ContextVar[list[StatedPlace] | None] = ContextVar("noted_places", defaul
 @contextlib.contextmanager
 def noting_places() -> Iterator[list[StatedPlace]]:
     """Collect the boxes and points that cards read meanwhile, before any check refuses them."""
-    found: list[StatedPlace] = []
-    token = _noted.set(found)
+    notes: list[StatedPlace] = []
+    token = _noted.set(notes)
     try:
-        yield found
+        yield notes
     finally:
         _noted.reset(token)
 
@@ -160,9 +160,9 @@ def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
     """
     width, height = geometry.extent(frame)
     slack = SLACK_PX if frame.space != "norm1" else 1e-3
-    found = [box for box in boxes if _are_numbers(box, 4)]
-    _note(found, frame)
-    for box in found:
+    stated = [box for box in boxes if _are_numbers(box, 4)]
+    _note(stated, frame)
+    for box in stated:
         x1, y1, x2, y2 = box
         if x1 >= x2 or y1 >= y2:
             raise UserError(f"expected a box with x1 < x2 and y1 < y2, got {list(box)}")
@@ -183,7 +183,7 @@ def note_points(value: Any, frame: Frame) -> None:
 def _note(places: Sequence[Any], frame: Frame) -> None:
     noted = _noted.get()
     if noted is not None:
-        noted += [StatedPlace(tuple(map(float, place)), frame) for place in places]
+        noted += [StatedPlace(tuple(map(float, numbers)), frame) for numbers in places]
 
 
 def _are_numbers(place: Any, count: int) -> bool:

@@ -97,19 +97,19 @@ def matching(rows: Rows, condition: Condition, name: str) -> list[int]:
         UserError: a row has no finite number in a column; the message names both.
     """
     read = narrowed(rows, [column.partition(".")[0] for column in condition.columns])
-    found = []
+    positions = []
     for position in range(len(read)):
         try:
             row = read[position]
         except UserError:
-            found.append(position)
+            positions.append(position)
             continue
         try:
             if condition.holds(row):
-                found.append(position)
+                positions.append(position)
         except UserError as error:
             raise UserError(f"{row.get(WHERE, f'{name} row {position}')}: {error}") from error
-    return found
+    return positions
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

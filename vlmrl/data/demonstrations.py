@@ -182,18 +182,18 @@ def with_demonstrations(
             f"{path}: expected demonstrations of {manifested['name']}:{manifested['split']} with the same "
             f"card, options and {len(rows.whole)} rows: it was made of other data"
         )
-    found: dict[int, Demonstration] = {}
+    by_row: dict[int, Demonstration] = {}
     digest = 0
-    for line, one in lines:
-        if (one.source, one.split) != (manifested["name"], manifested["split"]):
+    for line, entry in lines:
+        if (entry.source, entry.split) != (manifested["name"], manifested["split"]):
             continue
-        if not 0 <= one.row < len(rows.whole) or one.row in found:
-            raise UserError(f"{path}:{line}: row {one.row} is there twice, or does not exist")
-        found[one.row] = one
-        digest = zlib.crc32(repr(one).encode("utf-8", "surrogatepass"), digest)
-    _check(path, rows, found)
-    kept = [place for place in rows.positions if found[place].text is not None]
-    return RowsView(_Demonstrated(rows.whole, found), kept), f"{digest:08x}"
+        if not 0 <= entry.row < len(rows.whole) or entry.row in by_row:
+            raise UserError(f"{path}:{line}: row {entry.row} is there twice, or does not exist")
+        by_row[entry.row] = entry
+        digest = zlib.crc32(repr(entry).encode("utf-8", "surrogatepass"), digest)
+    _check(path, rows, by_row)
+    kept = [row for row in rows.positions if by_row[row].text is not None]
+    return RowsView(_Demonstrated(rows.whole, by_row), kept), f"{digest:08x}"
 
 
 class _Demonstrated(Sequence[Mapping[str, Any]]):
@@ -215,21 +215,21 @@ class _Demonstrated(Sequence[Mapping[str, Any]]):
         return _Demonstrated(narrowed(self._rows, columns), self._found)
 
 
-def _check(path: Path, rows: RowsView, found: Mapping[int, Demonstration]) -> None:
+def _check(path: Path, rows: RowsView, by_row: Mapping[int, Demonstration]) -> None:
     ids = narrowed(rows.whole, ["id"])
-    for place in rows.positions:
-        if place not in found:
+    for row in rows.positions:
+        if row not in by_row:
             raise UserError(
-                f"{path}: expected a line for row {place}, got none; `vlmrl data demonstrate --resume` "
+                f"{path}: expected a line for row {row}, got none; `vlmrl data demonstrate --resume` "
                 "goes on with it"
             )
         try:
-            own = ids[place].get("id")
+            own = ids[row].get("id")
         except UserError:
             continue
-        if own is not None and found[place].id not in (None, str(own)):
+        if own is not None and by_row[row].id not in (None, str(own)):
             raise UserError(
-                f"{path}: names row {place} {found[place].id!r}, but its id is {str(own)!r}: it was made "
+                f"{path}: names row {row} {by_row[row].id!r}, but its id is {str(own)!r}: it was made "
                 "of other data"
             )
 
@@ -238,5 +238,5 @@ def _read(path: Path, number: int, line: bytes) -> Demonstration:
     try:
         return _LINE.validate_json(line)
     except ValidationError as error:
-        said = line[:80].decode("utf-8", "replace").strip()
-        raise UserError(f"{path}:{number}: expected a demonstration, got {said}") from error
+        excerpt = line[:80].decode("utf-8", "replace").strip()
+        raise UserError(f"{path}:{number}: expected a demonstration, got {excerpt}") from error

@@ -129,8 +129,8 @@ def fetch(name: str, archive: str | None = None) -> str:
     example, there = EXAMPLES.get(name), find(name)
     if there is not None or example is None:
         return f"{name}: already here, {there}"
-    place = _cache() / name
-    by_hand = f"or copy the folder examples/data/{name} of the project's repository to {place}"
+    home = _cache() / name
+    by_hand = f"or copy the folder examples/data/{name} of the project's repository to {home}"
     archive = archive or _released_archive()
     if archive is None:
         raise UserError(
@@ -138,9 +138,9 @@ def fetch(name: str, archive: str | None = None) -> str:
             f".tar.gz, {by_hand}"
         )
     print(f"{name}: {_size(example)}, licence {example.licence}, from {archive}")
-    with writing(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+    with writing(home):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
             try:
                 files = _unpack(_read(archive, scratch), name)
             except (OSError, EOFError, UserError, tarfile.TarError) as error:
@@ -154,8 +154,8 @@ def fetch(name: str, archive: str | None = None) -> str:
                     f"{name}: {archive} holds other files than this version of vlmrl expects "
                     "(SHA-256); give another --archive"
                 )
-            os.replace(folder, place)
-    return f"{name}: in {place}"
+            os.replace(folder, home)
+    return f"{name}: in {home}"
 
 
 def digest(folder: Path) -> str:

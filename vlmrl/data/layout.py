@@ -113,10 +113,10 @@ class DataPlace:
         if self.path.suffix not in (".yaml", ".yml") or not self.path.is_file():
             return {}
         try:
-            found = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+            document = yaml.safe_load(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,13 @@ class Layout:
 
 
 def _readable(rows: Rows) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
+    readable: list[Mapping[str, Any]] = []
     for index in range(min(len(rows), HEAD_ROWS)):
         try:
-            found.append({k: v for k, v in rows[index].items() if k != WHERE})
+            readable.append({k: v for k, v in rows[index].items() if k != WHERE})
         except UserError:  # the loader reports and counts it
             continue
-    return found
+    return readable
 
 
 def _names(folder: Path, top: Path, levels: int) -> list[str]:
@@ -199,8 +199,8 @@ def _names(folder: Path, top: Path, levels: int) -> list[str]:
         entries = sorted(folder.iterdir())[:MAX_NAMES]
     except OSError:
         return []
-    found = [str(entry.relative_to(top)) for entry in entries if entry.is_file()]
+    names = [str(entry.relative_to(top)) for entry in entries if entry.is_file()]
     for entry in entries:
         if levels > 1 and entry.is_dir():
-            found += _names(entry, top, levels - 1)
-    return found
+            names += _names(entry, top, levels - 1)
+    return names

@@ -23,14 +23,14 @@ class Match:
 
 def matches(place: DataPlace) -> list[Match]:
     """Return the layouts that fit, less those that another one of them narrows."""
-    found: dict[str, Match] = {}
+    by_name: dict[str, Match] = {}
     narrowed: set[str] = set()
     for name in plugins.names("layout"):
         layout = plugins.load("layout", name)
         if reason := layout().recognise(place):
-            found[name] = Match(name, reason)
+            by_name[name] = Match(name, reason)
             narrowed.update(layout.narrows)
-    return [match for name, match in found.items() if name not in narrowed]
+    return [match for name, match in by_name.items() if name not in narrowed]
 
 
 def card_of_path(path: str, options: Mapping[str, Any]) -> str:
@@ -39,14 +39,14 @@ def card_of_path(path: str, options: Mapping[str, Any]) -> str:
         return "table"
     if "layout" in options:
         return "auto"
-    place = DataPlace(locate(path))
-    first = place.head[0] if place.head else {}
+    data = DataPlace(locate(path))
+    first = data.head[0] if data.head else {}
     if any(first.keys() >= keys for keys in PUBLISHED):
         return "records"
-    if matches(place):
+    if matches(data):
         return "auto"
     own = not first or first.keys() >= {"question", "answer"}
-    return "records" if own and not place.document else "auto"
+    return "records" if own and not data.document else "auto"
 
 
 def choose(
@@ -62,10 +62,10 @@ def choose(
     if name is not None:
         match = Match(name, "the config says so")
     else:
-        found = matches(place)
-        if len(found) != 1:
-            raise UserError(f"{place.path}: {_undecided(place, found)}")
-        match = found[0]
+        candidates = matches(place)
+        if len(candidates) != 1:
+            raise UserError(f"{place.path}: {_undecided(place, candidates)}")
+        match = candidates[0]
     return plugins.build("layout", match.name, options), match
 
 

@@ -266,9 +266,9 @@ class DrawPlan:
         numbers = self._numbers(draws)
         metrics = self.sampler.metrics(self._state, numbers)
         if isinstance(self.sampler, AdaptiveSampler):
-            told = [i for i, reward in enumerate(rewards) if reward is not None]
-            means = np.array([rewards[i] for i in told], np.float64)
-            self.sampler.learn(self._state, SeenRewards(numbers[told], means))
+            rated = [i for i, reward in enumerate(rewards) if reward is not None]
+            means = np.array([rewards[i] for i in rated], np.float64)
+            self.sampler.learn(self._state, SeenRewards(numbers[rated], means))
             del self._chosen[self._learned]
             self._bad = np.union1d(self._bad, self._new_bad.pop(self._learned))
             self._learned += 1
@@ -448,8 +448,8 @@ class Loader:
         decoded = decode_in_order(rows, None, 1, 0)
         stream = ((job.key, _tried(job, m, self._make, self._max_tokens)) for job, m in decoded)
         made: Iterable[Made] = self._made(stream, own)
-        found = dict(self._exchanged(made) if self._world > 1 else made)
-        return [p if isinstance(p := found[n], Prompt) else None for n in range(len(places))]
+        results = dict(self._exchanged(made) if self._world > 1 else made)
+        return [p if isinstance(p := results[n], Prompt) else None for n in range(len(places))]
 
     def _restart(self) -> None:
         """Draw anew from here on; what was made ahead is lost."""
@@ -517,35 +517,35 @@ class Loader:
         made = self._made(stream, [number for number in numbers if self._is_mine(number)])
         if self._world > 1:
             made = self._exchanged(made)
-        for number, found in made:
+        for number, result in made:
             self._drawn = number + 1
-            if isinstance(found, Prompt):
+            if isinstance(result, Prompt):
                 self._tally.good()
-                yield found
+                yield result
                 continue
-            self._tally.wrong(found)
+            self._tally.wrong(result)
             if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
-                raise UserError(f"no row of the training data can be used; the last: {found}")
+                raise UserError(f"no row of the training data can be used; the last: {result}")
 
     def _made(
         self, stream: Iterator[tuple[DrawnRow, Found]], numbers: Iterable[int]
     ) -> Iterator[Made]:
         """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
-            draw, found = next(stream)
-            made = note_bad(self.sources[draw.source], draw.row, found, self.quarantine)
-            place = (draw.source, draw.row)
-            yield number, replace(made, place=place) if isinstance(made, Prompt) else made
+            draw, result = next(stream)
+            made = note_bad(self.sources[draw.source], draw.row, result, self.quarantine)
+            origin = (draw.source, draw.row)
+            yield number, replace(made, place=origin) if isinstance(made, Prompt) else made
 
     def _exchanged(self, made: Iterable[Made]) -> Iterator[Made]:
         """Exchange what the ranks made, in the order of the draws, without the media of others."""
         own = {n: replace(m, home=self._rank) if isinstance(m, Prompt) else m for n, m in made}
-        told = {n: m.without_media() if isinstance(m, Prompt) else m for n, m in own.items()}
-        found: dict[int, Prompt | str] = {}
-        for share, bad in self._gather((told, self.quarantine.take_new())):
-            found |= share
+        shared = {n: m.without_media() if isinstance(m, Prompt) else m for n, m in own.items()}
+        merged: dict[int, Prompt | str] = {}
+        for share, bad in self._gather((shared, self.quarantine.take_new())):
+            merged |= share
             self.quarantine.learn(bad)
-        yield from sorted((found | own).items())
+        yield from sorted((merged | own).items())
 
 
 def eval_batches(
@@ -576,8 +576,8 @@ def eval_batches(
             (source, row), read_sample(source, row, quarantine), source.access, source.reading
         )
         ((_, decoded),) = decode_in_order([job], None, 1, 0)
-        found = _tried(job, decoded, make, max_prompt_tokens)
-        made = note_bad(source, row, found, quarantine)
+        result = _tried(job, decoded, make, max_prompt_tokens)
+        made = note_bad(source, row, result, quarantine)
         if isinstance(made, str):
             tally.wrong(made)
             continue
@@ -624,11 +624,11 @@ def _tried(
 
 def _bytes(made: tuple[DrawnRow, Found]) -> int:
     """Return the bytes that a prompt with its media and tensors takes."""
-    found = made[1]
-    if not isinstance(found, Prompt):
+    result = made[1]
+    if not isinstance(result, Prompt):
         return 0
-    played = found.demonstrated
-    encoded = [found.encoded, *([played.suffix.encoded] if played and played.suffix else [])]
-    tensors = sum(tensor.nbytes for one in encoded for tensor in one.tensors.values())
+    played = result.demonstrated
+    encoded = [result.encoded, *([played.suffix.encoded] if played and played.suffix else [])]
+    tensors = sum(tensor.nbytes for part in encoded for tensor in part.tensors.values())
     shown = [medium for segment in played.segments for medium in segment.media] if played else []
-    return tensors + sum(num_bytes(medium) for medium in (*found.media, *shown))
+    return tensors + sum(num_bytes(medium) for medium in (*result.media, *shown))

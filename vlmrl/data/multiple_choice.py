@@ -53,10 +53,10 @@ def asked(question: str) -> tuple[str, ...]:
 def inline(listing: str) -> tuple[str, ...]:
     """Find the options that a text lists by letters, see `asked`; empty: it lists none."""
     for mark in (_INLINE, _LINES):
-        found = [*mark.finditer(listing)]
-        if len(found) > 1 and "".join(m["letter"] for m in found) == LETTERS[: len(found)]:
-            ends = [*(m.start() for m in found[1:]), len(listing)]
-            pieces = [listing[m.end() : end] for m, end in zip(found, ends, strict=True)]
+        marks = [*mark.finditer(listing)]
+        if len(marks) > 1 and "".join(m["letter"] for m in marks) == LETTERS[: len(marks)]:
+            ends = [*(m.start() for m in marks[1:]), len(listing)]
+            pieces = [listing[m.end() : end] for m, end in zip(marks, ends, strict=True)]
             options = tuple(piece.strip(" \n;,") for piece in pieces)
             return options if all(options) else ()
     return ()

@@ -108,16 +108,16 @@ def _read(path: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: a line is not as it was written; names it.
     """
-    found = []
+    lines = []
     try:
         for number, line in enumerate(read_lines(path), start=1):
             stated = line.pop(SUM, None)
             if line.keys() != KEYS or stated not in (None, _sum(line)):
                 raise UserError(f"{path}: line {number} was changed after it was written")
-            found.append(line)
+            lines.append(line)
     except UserError as error:
         raise UserError(f"{error}; delete the file: the run finds its rows again") from error
-    return found
+    return lines
 
 
 def _sum(line: Mapping[str, Any]) -> int:
@@ -171,10 +171,10 @@ class Tally:
 def row_id(source: Source, row: int) -> str | None:
     """Return the `id` of a row, if it can be read and has one."""
     try:
-        found = source.rows[row].get("id")
+        identity = source.rows[row].get("id")
     except UserError:
         return None
-    return None if found is None else str(found)
+    return None if identity is None else str(identity)
 
 
 def read_sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:

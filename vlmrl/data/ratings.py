@@ -71,7 +71,7 @@ def with_ratings(rows: RowsView, path: Path, manifested: Mapping[str, Any]) -> t
     Raises:
         UserError: the ratings are of other data, or one of the rows has none; names file and row.
     """
-    manifest, found = read_ratings(path)
+    manifest, lines = read_ratings(path)
     entry, same = _entry(path, manifest["sources"], manifested)
     if entry["rows"] != len(rows.whole):
         raise UserError(
@@ -80,7 +80,7 @@ def with_ratings(rows: RowsView, path: Path, manifested: Mapping[str, Any]) -> t
         )
     ratings: dict[int, tuple[int, Rating]] = {}
     digest = 0
-    for line, rating in found:
+    for line, rating in lines:
         if (rating.source, rating.split) != (entry["name"], entry["split"]):
             continue
         if not 0 <= rating.row < len(rows.whole) or rating.row in ratings:
@@ -196,8 +196,8 @@ def _read(path: Path, number: int, line: bytes) -> Rating:
         sound = False
     if not sound:
         keys = ", ".join(field.name for field in fields(Rating))
-        said = line[:80].decode("utf-8", "replace").strip()
-        raise UserError(f"{path}:{number}: expected a rating ({keys}), got {said}")
+        excerpt = line[:80].decode("utf-8", "replace").strip()
+        raise UserError(f"{path}:{number}: expected a rating ({keys}), got {excerpt}")
     return rating
 
 

@@ -250,9 +250,9 @@ def _turn(turn: Any, folder: str | Path) -> Turn:
         raise UserError(f"content: expected a text, got {content!r:.60}")
     media: list[Media] = []
     for key, kind in MEDIA_KEYS.items():
-        found = turn.get(key) or []
+        stated = turn.get(key) or []
         media += [
-            reference(v, folder, kind) for v in (found if isinstance(found, list) else [found])
+            reference(v, folder, kind) for v in (stated if isinstance(stated, list) else [stated])
         ]
     parts = place_media(content, media)
     if not parts:
@@ -326,10 +326,10 @@ def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["data_type"] not in kinds:
         raise UserError(f"key 'data_type': expected image or video, got {row['data_type']!r:.60}")
     solution = row["solution"]
-    if not isinstance(solution, str) or not (found := _ANSWER.fullmatch(solution)):
+    if not isinstance(solution, str) or not (answer := _ANSWER.fullmatch(solution)):
         raise UserError(f"key 'solution': expected <answer>...</answer>, got {solution!r:.60}")
     rest = {k: v for k, v in row.items() if k not in VIDEO_R1}
-    ours = {"id": row["problem_id"], "question": row["problem"], "answer": found["answer"]}
+    ours = {"id": row["problem_id"], "question": row["problem"], "answer": answer["answer"]}
     return {**rest, **ours, kinds[row["data_type"]]: [row["path"]]}
 
 

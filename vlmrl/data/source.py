@@ -332,8 +332,8 @@ def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
     None if that is nothing.
     """
     means: list[float | None] = []
-    told = zip(rollouts.completions, rewards.total.tolist(), rewards.valid.tolist(), strict=True)
-    for prompt, (group, totals, valid) in zip(rollouts.batch.prompts, told, strict=True):
+    scored = zip(rollouts.completions, rewards.total.tolist(), rewards.valid.tolist(), strict=True)
+    for prompt, (group, totals, valid) in zip(rollouts.batch.prompts, scored, strict=True):
         if prompt.place is None:
             continue
         each = zip(group, totals, valid, strict=True)

@@ -114,13 +114,13 @@ def media_of(row: Mapping[str, Any], folder: str) -> list[Media]:
     Raises:
         UserError: a value is no medium.
     """
-    found = []
+    media = []
     for key, kind in MEDIA.items():
         value = _get(row, key, [])
-        found += [
+        media += [
             reference(v, folder, kind) for v in (value if isinstance(value, list) else [value])
         ]
-    return found
+    return media
 
 
 def _get(row: Mapping[str, Any], key: str, default: Any) -> Any:
@@ -144,7 +144,7 @@ def _parts(row: Mapping[str, Any], media: list[Media], typing: Typing) -> tuple[
 def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Truth:
     none = _flag(_get(row, "none", False))
     about = _about(row, media, typing)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in row.items():
         name = "text" if key == "answer" else key
         if value is None or key == "none" or (key not in kinds() and key != "answer"):
@@ -156,19 +156,19 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
             stated = _boxes(row, value, frame, typing) if key == "boxes" else _typed(key, value)
             if key == "points":
                 note_points(stated, frame)
-            found[name] = json_form.read({name: stated}, frame).value(name)
+            values[name] = json_form.read({name: stated}, frame).value(name)
         except UserError as error:
             raise UserError(f"{typing.column(key)}: {error}") from error
-    choice, options = found.get("choice"), found.get("options")
+    choice, options = values.get("choice"), values.get("options")
     if choice is not None and options and letter_of(choice, options) is None:
         raise UserError(
             f"{typing.column('choice')}: expected the letter or the text of one of {len(options)} "
             f"options, got {choice!r:.60}"
         )
-    if not found and not none:
+    if not values and not none:
         raise UserError("no answer: no column says what is true")
-    nothing = all(kinds()[name].listed and value == () for name, value in found.items())
-    return Truth.of({**found, "none": none or nothing}, about)
+    nothing = all(kinds()[name].listed and value == () for name, value in values.items())
+    return Truth.of({**values, "none": none or nothing}, about)
 
 
 def _about(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> int:
@@ -246,10 +246,10 @@ def _typed(key: str, value: Any) -> Any:
 def _flag(value: Any) -> bool:
     """Return a cell that is true or false: JSON's own, 1 and 0, or these words as text."""
     known = {"true": True, "false": False, "1": True, "0": False}
-    said = str(value).strip().lower()
-    if said not in known:
+    word = str(value).strip().lower()
+    if word not in known:
         raise UserError(f"none: expected true or false, got {value!r:.60}")
-    return known[said]
+    return known[word]
 
 
 def _number(value: Any, key: str) -> float:

@@ -246,18 +246,18 @@ def _increasing(stamps: np.ndarray) -> bool:
 @contextmanager
 def _concealed_damage(marks: Sequence[bytes] = _CONCEALED) -> Iterator[list[str]]:
     """Collect what FFmpeg, inside decord, only writes to standard error: there is no other sign."""
-    found: list[str] = []
+    damage: list[str] = []
     with tempfile.TemporaryFile() as log:
         kept = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
-            yield found
+            yield damage
         finally:
             os.dup2(kept, 2)
             os.close(kept)
             log.seek(0)
             lines = log.read(2**16).splitlines()
-            found += [
+            damage += [
                 line.decode(errors="replace") for line in lines if any(m in line for m in marks)
             ]
 

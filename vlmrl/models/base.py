@@ -220,10 +220,10 @@ class Family:
         Each returns the logits [N, experts], weights [N, k] and numbers [N, k] of the experts of N tokens.
         """
         layers = model.get_submodule(self.decoder_layers[0]) if self.router else ()
-        found = (
+        numbered = (
             (n, dict(layer.named_modules()).get(self.router)) for n, layer in enumerate(layers)
         )
-        return {number: router for number, router in found if router is not None}
+        return {number: router for number, router in numbered if router is not None}
 
     def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Return the weights [N, k] that a router with these logits [N, .] gives these experts [N, k]."""

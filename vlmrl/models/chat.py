@@ -74,7 +74,7 @@ def space_in_calls(processor: Any) -> str:
     if not template_lists_tools(processor):
         return ""
     function = {"name": PROBE, "arguments": {}}
-    said: list[Any] = [
+    messages: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": "x"}]},
         {
             "role": "assistant",
@@ -83,7 +83,7 @@ def space_in_calls(processor: Any) -> str:
         },
     ]
     try:
-        text: str = ProcessorMixin.apply_chat_template(processor, said, tokenize=False)
+        text: str = ProcessorMixin.apply_chat_template(processor, messages, tokenize=False)
     except TemplateError:
         return ""
     space = text.partition(CALL[0])[2].partition("{")[0]
@@ -138,8 +138,8 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
     if sample.tools and template_lists_tools(processor):
         listed = _clean_schemas(family, processor.tokenizer, sample)
     elif sample.tools:
-        told = [sample.system, write_tool_list(sample.tools)]
-        sample = replace(sample, system="\n\n".join(filter(None, told)))
+        parts = [sample.system, write_tool_list(sample.tools)]
+        sample = replace(sample, system="\n\n".join(filter(None, parts)))
     messages = list_messages(family, processor.tokenizer, sample, instruction)
     try:
         # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
@@ -192,7 +192,9 @@ def _clean_schemas(family: Family, tokenizer: Any, sample: Sample) -> list[dict[
     texts = [json.dumps(schema, ensure_ascii=False) for schema in sample.tools]
     _refuse_media_tokens(family, sample, texts)
     return [
-        json.loads(str(text)) for one in texts for text in break_special_tokens([one], tokenizer)
+        json.loads(str(text))
+        for schema_text in texts
+        for text in break_special_tokens([schema_text], tokenizer)
     ]
 
 
@@ -258,20 +260,20 @@ POLICY_TEXT = "vlmrl0policy0turn"
 
 def render_reply(family: Family, processor: Any, parts: Sequence[str | Decoded]) -> str:
     """Render the parts as what tools answered; see `Family.reply`."""
-    said: list[Any] = [
+    messages: list[Any] = [
         {"role": "user", "content": [_text("x")]},
         {"role": "assistant", "content": [_text(POLICY_TEXT)]},
     ]
     name = family.model_types[0]
     try:
-        text = _apply(processor, [*said, *reply_messages(family, processor, parts)])
+        text = _apply(processor, [*messages, *reply_messages(family, processor, parts)])
     except TemplateError as error:
         raise UserError(
             f"the chat template of this {name} refuses a second turn: {error}"
         ) from error
-    _, found, piece = text.rpartition(POLICY_TEXT)
+    _, mark, piece = text.rpartition(POLICY_TEXT)
     end = family.turn_ends[0]
-    if not found or not piece.startswith(end):
+    if not mark or not piece.startswith(end):
         raise UserError(
             f"the chat template of this {name} does not end the policy's turn with {end}, so that "
             "nothing can be put behind it"
@@ -301,19 +303,19 @@ def reply_messages(
 def _shows_media_of_tools(family: Family, processor: Any) -> bool:
     """Return whether the template writes as many media tokens in the role `tool` as in the user's."""
     content = [_text("y"), *({"type": kind} for kind in family.kinds)]
-    found = []
+    counts = []
     for role in ("user", "tool"):
-        said: list[Any] = [
+        messages: list[Any] = [
             {"role": "user", "content": [_text("x")]},
             {"role": "assistant", "content": [_text("x")]},
             {"role": role, "content": content},
         ]
         try:
-            text = _apply(processor, said)
+            text = _apply(processor, messages)
         except TemplateError:
             return False
-        found.append([text.count(token) for token in family.media_tokens])
-    return found[0] == found[1]
+        counts.append([text.count(token) for token in family.media_tokens])
+    return counts[0] == counts[1]
 
 
 def _apply(processor: Any, messages: list[Any]) -> str:

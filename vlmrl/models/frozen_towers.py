@@ -78,30 +78,30 @@ class FrozenTowers:
 
     def features(self, family: TowerFamily, model: Any, prompts: Sequence[Encoded]) -> Any:
         """Return what `family.run_towers` does, each medium computed alone; None without media."""
-        found = [
+        features = [
             [self._see(family, model, medium, key) for medium, key in self._media(family, model, p)]
             for p in prompts
         ]
-        return family.join_features(found) if any(found) else None
+        return family.join_features(features) if any(features) else None
 
     def _see(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
         known = key in self._kept
-        found = self._kept[key] if known else self._find(family, model, medium, key)
-        size = _size_of(found)
+        features = self._kept[key] if known else self._find(family, model, medium, key)
+        size = _size_of(features)
         if self._keeping and not known and self._size + size <= LIMIT:
-            self._kept[key] = found
+            self._kept[key] = features
             self._size += size
-        return self._project(family, model, medium, found) if self._projects else found
+        return self._project(family, model, medium, features) if self._projects else features
 
     def _find(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
         """Return what an earlier block has found of a medium, or compute it."""
         if self.beyond is None or not self._keeping:
             return self._compute(family, model, medium)
-        found = self.beyond.find(key, model.device)
-        if found is None:
-            found = self._compute(family, model, medium)
-            self.beyond.add(key, found)
-        return found
+        features = self.beyond.find(key, model.device)
+        if features is None:
+            features = self._compute(family, model, medium)
+            self.beyond.add(key, features)
+        return features
 
     def _compute(self, family: TowerFamily, model: Any, medium: Encoded) -> Any:
         """Return the features of a medium, or what the tower's modules returned if the projector trains."""
@@ -166,8 +166,8 @@ class KeptFeatures:
         """Return what was found of a medium, on this device; None: it is not here."""
         if key not in self._kept:
             return None
-        self._kept[key] = found = self._kept.pop(key)
-        return _moved(found, device)
+        self._kept[key] = features = self._kept.pop(key)
+        return _moved(features, device)
 
     def add(self, key: bytes, found: Any) -> None:
         """Keep what was found of a medium, if it fits at all."""
@@ -202,7 +202,7 @@ def frozen_towers_of(model: Any) -> FrozenTowers | None:
 
 def _modules(model: Any, prefixes: Sequence[str]) -> dict[str, torch.nn.Module]:
     """Return the modules below these prefixes by path; of a list of layers, every layer."""
-    found = {}
+    modules = {}
     for prefix in prefixes:
         path = prefix.removesuffix(".")
         try:
@@ -210,10 +210,10 @@ def _modules(model: Any, prefixes: Sequence[str]) -> dict[str, torch.nn.Module]:
         except AttributeError:  # one family's prefixes serve models that lack some of them
             continue
         if isinstance(module, torch.nn.ModuleList):
-            found.update({f"{path}.{name}": layer for name, layer in module.named_children()})
+            modules.update({f"{path}.{name}": layer for name, layer in module.named_children()})
         else:
-            found[path] = module
-    return found
+            modules[path] = module
+    return modules
 
 
 @contextlib.contextmanager
@@ -268,11 +268,11 @@ def _copied(out: Any) -> Any:
     return tree_map(lambda x: x, out)
 
 
-def _tensors(found: Any) -> list[torch.Tensor]:
+def _tensors(features: Any) -> list[torch.Tensor]:
     """Return all tensors in what modules returned, or in features."""
-    if dataclasses.is_dataclass(found) and not isinstance(found, dict):
-        found = [getattr(found, field.name) for field in dataclasses.fields(found)]
-    return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+    if dataclasses.is_dataclass(features) and not isinstance(features, dict):
+        features = [getattr(features, field.name) for field in dataclasses.fields(features)]
+    return [x for x in tree_leaves(features) if isinstance(x, torch.Tensor)]
 
 
 def _size_of(found: Any) -> int:

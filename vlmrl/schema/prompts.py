@@ -113,12 +113,12 @@ class PromptBatch:
         if self.seen:
             return self.seen
         before: Counter[tuple[str, str]] = Counter()
-        found = []
+        earlier = []
         for prompt in self.prompts:
             name = (prompt.sample.source, prompt.sample.id)
-            found.append(before[name])
+            earlier.append(before[name])
             before[name] += 1
-        return tuple(found)
+        return tuple(earlier)
 
     def part(self, numbers: Sequence[int]) -> PromptBatch:
         """Return these prompts, which know their place in the whole."""

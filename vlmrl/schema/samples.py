@@ -112,12 +112,12 @@ class Truth:
     def has_places(self) -> bool:
         """Return whether it says something of places in an image."""
         places = (self.boxes, self.points, self.masks, self.track)
-        return bool(self.more) or any(place is not None for place in places)
+        return bool(self.more) or any(value is not None for value in places)
 
     def stated(self) -> dict[str, Any]:
         """Return the values of all kinds that are set, and `none`, by kind."""
-        found = {kind: getattr(self, kind) for kind in _CORE_KINDS} | dict(self.more)
-        return {kind: value for kind, value in found.items() if value is not None}
+        values = {kind: getattr(self, kind) for kind in _CORE_KINDS} | dict(self.more)
+        return {kind: value for kind, value in values.items() if value is not None}
 
 
 _CORE_KINDS = tuple(n for n in Truth.__dataclass_fields__ if n not in ("more", "image"))
@@ -252,10 +252,10 @@ class Sample:
     @property
     def media(self) -> tuple[Media, ...]:
         """Return all media of the prompt, in order: of the examples, the history and the question."""
-        found = [m for example in self.examples for m in example.media]
+        media = [m for example in self.examples for m in example.media]
         for turn in self.turns:
-            found += turn.media
-        return tuple(found)
+            media += turn.media
+        return tuple(media)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -272,12 +272,12 @@ class Sample:
         Raises:
             UserError: the turn has no such image.
         """
-        place = len(self.media)
+        index = len(self.media)
         for turn in reversed(self.turns):
             shown = len(turn.media)
-            place -= shown
+            index -= shown
             if shown:
-                return place + self._main_place(turn)
+                return index + self._main_place(turn)
         return self._main_place(Turn("user", ())) if self.truth.image else None
 
     def without_bytes(self) -> Sample:

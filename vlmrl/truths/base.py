@@ -219,8 +219,8 @@ class TruthKind:
 @functools.cache
 def kinds() -> dict[str, TruthKind]:
     """Return every kind of truth by name, in the order of their ranks."""
-    found = [plugins.build("truth", name) for name in plugins.names("truth")]
-    return {kind.name: kind for kind in sorted(found, key=lambda kind: (kind.rank, kind.name))}
+    built = [plugins.build("truth", name) for name in plugins.names("truth")]
+    return {kind.name: kind for kind in sorted(built, key=lambda kind: (kind.rank, kind.name))}
 
 
 def known(truth: Truth, name: str) -> bool:

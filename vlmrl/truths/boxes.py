@@ -108,10 +108,10 @@ EXAMPLES = (
 def parse_box(value: Any, frame: Frame) -> Box:
     """Return the box of `{"box": [...], "label"?}` or of four bare numbers in the frame's space."""
     numbers = check_numbers(value, "box", 4)
-    found = geometry.box(numbers, frame, check_label(value))
-    if found is None:
+    box = geometry.box(numbers, frame, check_label(value))
+    if box is None:
         raise ValueError(f"expected a box with area inside the media, got {numbers}")
-    return found
+    return box
 
 
 def write_box(box: Box, frame: Frame) -> list[float]:

@@ -34,17 +34,17 @@ def draw_places(
     """
     copy = image.convert("RGB")
     pen = ImageDraw.Draw(copy)
-    found = [mark for mark in marks(to_json(truth)) if mark.shape != "span"][:MAX_MARKS]
+    drawn = [mark for mark in marks(to_json(truth)) if mark.shape != "span"][:MAX_MARKS]
     width = max(1, min(copy.size) // 200)
-    for mark in found:
+    for mark in drawn:
         xs = [x * copy.width for x in mark.numbers[::2]]
         ys = [y * copy.height for y in mark.numbers[1::2]]
         for ink, wide in ((SHADE, width + 2), (colour, width)):
             _draw(pen, mark, xs, ys, ink, wide)
         if mark.label and labels:
-            place = (min(xs) + 2, min(ys) + 1)
-            pen.text(place, str(mark.label), colour, stroke_width=1, stroke_fill=SHADE)
-    return copy, len(found)
+            corner = (min(xs) + 2, min(ys) + 1)
+            pen.text(corner, str(mark.label), colour, stroke_width=1, stroke_fill=SHADE)
+    return copy, len(drawn)
 
 
 def read_places(answer: str, frame: Frame) -> Truth:

@@ -53,8 +53,8 @@ class Fields(TruthKind):
     def examples(self) -> Iterator[tuple[str, Truth]]:
         """Yield a degradation, a click and a text to type."""
         yield "What is wrong with it?", Truth(fields={"class": "blur", "severity": "slight"})
-        click, place = {"action": "click", "label": "OK"}, Point(0.3, 0.425)
-        yield "What to do next?", Truth(fields=click, points=(place,), boxes=(EXAMPLES[0],))
+        click, point = {"action": "click", "label": "OK"}, Point(0.3, 0.425)
+        yield "What to do next?", Truth(fields=click, points=(point,), boxes=(EXAMPLES[0],))
         yield "What to do then?", Truth(fields={"action": "type"}, text=("hello",))
 
     def mistake(self, truth: Truth) -> Truth:

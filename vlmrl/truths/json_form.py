@@ -35,7 +35,7 @@ def read(value: Any, frame: Frame) -> Truth:
     known = kinds()
     if not isinstance(value, Mapping) or not value:
         raise UserError(f"expected a truth with some of {', '.join(known)}, got {value!r:.80}")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     image = read_image(value.get(IMAGE, 0), f"truth.{IMAGE}")
     for key, stated in value.items():
         if key == IMAGE:
@@ -43,12 +43,12 @@ def read(value: Any, frame: Frame) -> Truth:
         if key not in known:
             raise UserError(f"truth has no key {key!r}{nearest(str(key), list(known))}")
         try:
-            found[key] = known[key].parse(stated, frame)
+            values[key] = known[key].parse(stated, frame)
         except ValueError as error:
             raise UserError(f"truth.{key}: {error}") from error
-    if not found:
+    if not values:
         raise UserError(f"expected a truth with some of {', '.join(known)}, got {value!r:.80}")
-    return Truth.of(found, image)
+    return Truth.of(values, image)
 
 
 def read_image(stated: Any, where: str) -> int:

@@ -153,17 +153,17 @@ def read(answer: str, frame: Frame) -> tuple[list[Instance], str]:
     if len(answer) > parsing.MAX_CHARS:
         return [], f"answer longer than {parsing.MAX_CHARS} characters"
     width, height = geometry.extent(frame)
-    found: list[Instance] = []
+    instances: list[Instance] = []
     for item in _find_objects(parsing.values(answer)):
         spots = _read_spots(item["keypoints"])
         if spots is None:
             continue
         label = item.get("label")
         scaled = tuple((x / width, y / height, v) for x, y, v in spots)
-        found.append(Instance(scaled, label=label if isinstance(label, str) else None))
-        if len(found) > MAX_INSTANCES:
+        instances.append(Instance(scaled, label=label if isinstance(label, str) else None))
+        if len(instances) > MAX_INSTANCES:
             return [], f"more than {MAX_INSTANCES} instances"
-    return found, "" if found else "no keypoints found in the answer"
+    return instances, "" if instances else "no keypoints found in the answer"
 
 
 def _find_objects(value: Any) -> Iterator[dict[str, Any]]:

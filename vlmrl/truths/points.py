@@ -110,7 +110,7 @@ def write_point(point: Point, frame: Frame) -> list[float]:
 
 def _parse_point(value: Any, frame: Frame) -> Point:
     x, y = check_numbers(value, "point", 2)
-    found = geometry.point(x, y, frame, check_label(value))
-    if found is None:
+    point = geometry.point(x, y, frame, check_label(value))
+    if point is None:
         raise ValueError(f"expected a point inside the media, got {[x, y]}")
-    return found
+    return point

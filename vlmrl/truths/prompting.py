@@ -42,8 +42,8 @@ def instruct(
     forms = ((kind, kind.instruct(truth, space)) for kind in _asked(truth, form))
     kind, text = next(((kind, text) for kind, text in forms if text), (None, ""))
     if num_images > 1:
-        place = PLACES[space]
-        text = text.replace(place, place.replace("the image", _name_image(truth.image)))
+        words = PLACES[space]
+        text = text.replace(words, words.replace("the image", _name_image(truth.image)))
     if form.confidence and kind is kinds()["boxes"]:
         text += ' Give each box a "confidence" from 0 to 1.'
     if form.key is not None:

@@ -143,18 +143,18 @@ def read(answer: str, frame: Frame) -> tuple[list[RotatedBox], str]:
     """
     if len(answer) > parsing.MAX_CHARS:
         return [], f"answer longer than {parsing.MAX_CHARS} characters"
-    found: list[RotatedBox] = []
+    boxes: list[RotatedBox] = []
     dropped = 0
     for item, corners in _find_corners(parsing.values(answer)):
-        if len(found) + dropped == MAX_BOXES:
+        if len(boxes) + dropped == MAX_BOXES:
             return [], f"more than {MAX_BOXES} items"
         label = item.get("label")
         box = _make(corners, frame, label if isinstance(label, str) else None)
         dropped += box is None
-        found += [box] if box else []
+        boxes += [box] if box else []
     if dropped:
-        return found, f"{dropped} of {len(found) + dropped} not convex or without area"
-    return found, "" if found else "no rotated box found in the answer"
+        return boxes, f"{dropped} of {len(boxes) + dropped} not convex or without area"
+    return boxes, "" if boxes else "no rotated box found in the answer"
 
 
 def _find_corners(value: Any) -> Iterator[tuple[dict[str, Any], list[Corner]]]:

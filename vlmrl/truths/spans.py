@@ -109,7 +109,7 @@ def _are_events(truth: Truth) -> bool:
 
 def _parse_span(value: Any, frame: Frame) -> Span:
     start, end = check_numbers(value, "span", 2)
-    found = geometry.span(start, end, frame, check_label(value))
-    if found is None:
+    span = geometry.span(start, end, frame, check_label(value))
+    if span is None:
         raise ValueError(f"expected start <= end inside the media, got {[start, end]}")
-    return found
+    return span

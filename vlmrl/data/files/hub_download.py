@@ -24,10 +24,10 @@ def locate(path: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = huggingface_hub.snapshot_download(
+        snapshot = huggingface_hub.snapshot_download(
             name, repo_type="dataset", revision=revision or None
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be fetched: {reason:.200}") from error
-    return Path(found)
+    return Path(snapshot)

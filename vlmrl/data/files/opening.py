@@ -69,11 +69,11 @@ def _open_folder(folder: Path, split: str) -> Rows:
         return parts[split]
     if files := _files_of(folder, split):
         return _open_files(files)
-    found = sorted(
+    names = sorted(
         file.name for file in folder.iterdir() if file.suffix in FORMATS and file.is_file()
     )
     raise UserError(
-        f"{folder}: no file for split {split!r}; there are: {', '.join(found) or 'none'}"
+        f"{folder}: no file for split {split!r}; there are: {', '.join(names) or 'none'}"
     )
 
 

@@ -33,8 +33,8 @@ class TarRows(Sequence[Mapping[str, Any]]):
                 for member in tar:
                     if member.isfile():
                         key, ending = _split(member.name)
-                        place = (ending, member.offset_data, member.size)
-                        self._rows.setdefault(key, []).append(place)
+                        part = (ending, member.offset_data, member.size)
+                        self._rows.setdefault(key, []).append(part)
         except (OSError, tarfile.TarError) as error:
             raise UserError(f"{path}: cannot be read as a tar file: {error}") from error
         self._keys = list(self._rows)

@@ -138,8 +138,8 @@ class ContactSheet:
 def _recover(row: CheckedRow) -> Sample:
     """Return what can be shown of a bad row: its medium, and its boxes as they are stated."""
     size = row.decoded[0].size if row.decoded and isinstance(row.decoded[0], PilImage) else None
-    found = [_box(place, *size) for place in row.stated] if size else []
-    boxes = tuple(box for box in found if box is not None)
+    recovered = [_box(stated, *size) for stated in row.stated] if size else []
+    boxes = tuple(box for box in recovered if box is not None)
     truth = Truth(boxes=boxes) if boxes else Truth(none=True)
     return Sample(str(row.line["id"]), row.source.name, row.media, truth)
 

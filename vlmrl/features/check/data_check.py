@@ -73,22 +73,22 @@ class UnitTally:
 
     def judge(self) -> str | None:
         """Return "these look like X, you said Y: why"; None: nothing speaks against what is declared."""
-        said, bad = self.declared, self.misfits[self.declared]
-        fitting = [r for r in self.reach if r != said and self.misfits[r] <= FEW * self.count]
+        declared, bad = self.declared, self.misfits[self.declared]
+        fitting = [r for r in self.reach if r != declared and self.misfits[r] <= FEW * self.count]
         if not fitting:
             return None
         best = max(fitting, key=lambda reading: self.reach[reading])
         if bad >= max(MIN_MISFITS, MISFIT_SHARE * self.count):
             fit = self.count - self.misfits[best]
             return (
-                f"look like {best}, you said {said}: {bad} of {self.count} do not fit as {said}, "
+                f"look like {best}, you said {declared}: {bad} of {self.count} do not fit as {declared}, "
                 f"{fit} fit as {best}"
             )
-        own, other = self.reach[said], self.reach[best]
+        own, other = self.reach[declared], self.reach[best]
         loose = self.count >= MIN_COUNT and own <= LITTLE and other >= FULL and best not in FORMATS
         if bad <= FEW * self.count and (loose or (own <= SPECK and other >= 10 * SPECK)):
             return (
-                f"look like {best}, you said {said}: as {said} none of {self.count} goes beyond "
+                f"look like {best}, you said {declared}: as {declared} none of {self.count} goes beyond "
                 f"{100 * own:.2g} % of its medium, as {best} they fill {100 * other:.0f} %"
             )
         return None
@@ -101,15 +101,15 @@ def read_place(place: StatedPlace, size: tuple[int, int] | None) -> dict[str, fl
     """
     width, height = size or (place.frame.width, place.frame.height)
     frame = Frame(width, height)
-    found: dict[str, float | None] = {}
+    reaches: dict[str, float | None] = {}
     for space, name in SPACES.items():
         if space != "pixel" or (width and height):
-            found[name] = _reach(place.numbers, frame, space)
+            reaches[name] = _reach(place.numbers, frame, space)
     if len(place.numbers) == 4 and (place.frame.space != "pixel" or (width and height)):
         a, b, c, d = place.numbers
-        found[FORMATS[0]] = _reach((a, b, a + c, b + d), frame, place.frame.space)
-        found[FORMATS[1]] = _reach((a, b, c - a, d - b), frame, place.frame.space)
-    return found
+        reaches[FORMATS[0]] = _reach((a, b, a + c, b + d), frame, place.frame.space)
+        reaches[FORMATS[1]] = _reach((a, b, c - a, d - b), frame, place.frame.space)
+    return reaches
 
 
 def _reach(numbers: tuple[float, ...], frame: Frame, space: Space) -> float | None:
@@ -177,9 +177,9 @@ class TruthStatistics:
         main = 0 if sample is None else sample.main_medium
         medium = decoded[main] if main is not None and decoded else None
         size = medium.size if isinstance(medium, PilImage | Video) else None
-        for place in stated:
-            kind = "boxes" if len(place.numbers) == 4 else "points"
-            self._tally(kind, SPACES[place.frame.space]).add(read_place(place, size))
+        for position in stated:
+            kind = "boxes" if len(position.numbers) == 4 else "points"
+            self._tally(kind, SPACES[position.frame.space]).add(read_place(position, size))
         if sample is None:
             return []
         odd = [*self._places(sample, size), *self._spans(sample, medium)]
@@ -285,8 +285,8 @@ def _on_border(numbers: Sequence[float]) -> bool:
 
 def _digest(sample: Sample) -> bytes:
     media = [(m.name, m.data, m.start, m.end) for m in sample.media]
-    said = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+    content = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -344,8 +344,8 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
         except UserError as error:
             bad = {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
             line |= {**bad, "media": [], "tokens": None}
-            found = _find_medium(source, index)
-            yield CheckedRow(source, index, line, None, *found, tuple(stated))
+            medium = _find_medium(source, index)
+            yield CheckedRow(source, index, line, None, *medium, tuple(stated))
             continue
         media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
         how = HOW.search(sample.text)
@@ -405,7 +405,7 @@ def check_and_print(
     Raises:
         UserError: `out` cannot be written.
     """
-    found = []
+    checked = []
     for source in sources:
         known, lines = TruthStatistics(), []
         for row in check_rows(source, make):
@@ -413,13 +413,13 @@ def check_and_print(
             lines.append(row.line)
             if see is not None:
                 see(replace(row, odd=tuple(odd)))
-        found.append((source, lines, known))
+        checked.append((source, lines, known))
     if out is not None:
-        write_lines(out, [line for _, lines, _ in found for line in lines])
-    for each in found:
+        write_lines(out, [line for _, lines, _ in checked for line in lines])
+    for each in checked:
         for text in _summarise(*each):
             say(text)
-    return sum(not line["ok"] for _, lines, _ in found for line in lines)
+    return sum(not line["ok"] for _, lines, _ in checked for line in lines)
 
 
 def _summarise(
@@ -438,10 +438,10 @@ def _summarise(
         yield f"... and {len(causes) - CAUSES} more causes"
     good = len(lines) - len(bad)
     yield f"{source.name} {source.split}: {len(lines)} rows, {good} good, {len(bad)} bad"
-    if told := [line for line in lines if line["says_how"]]:
+    if asked := [line for line in lines if line["says_how"]]:
         yield (
-            f"warning: {len(told)} questions already say how to answer, the first is "
-            f"{told[0]['id']} ({told[0]['says_how']!r}); the template's instruction is appended to them "
+            f"warning: {len(asked)} questions already say how to answer, the first is "
+            f"{asked[0]['id']} ({asked[0]['says_how']!r}); the template's instruction is appended to them "
             "unless the source has instruct: false"
         )
     if any(turns := [line["turns"] for line in lines]):
@@ -496,7 +496,7 @@ def explain(
         raise UserError(f"{source.name} {source.split} has rows 0 to {count - 1}, not {index}")
     sample = source.sample(index)
     decoded = decode(sample, source.access, source.reading)
-    lines = [f"data      {said}"] if (said := source.card.describe()) else []
+    lines = [f"data      {description}"] if (description := source.card.describe()) else []
     lines += [f"rows      {len(source.rows)} in split {source.split}"]
     lines += [f"sample    {sample.id} (source {sample.source}, row {index})"]
     lines += [*_turn_lines(sample, iter(decoded))]

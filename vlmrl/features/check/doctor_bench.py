@@ -155,8 +155,8 @@ def versions(installed: Mapping[str, str] | None = None) -> Iterator[CheckResult
 
     `installed`: package -> version; None asks the environment.
     """
-    found = run_folder.versions() if installed is None else installed
-    here = {name: version for name, version in found.items() if name in TESTED}
+    present = run_folder.versions() if installed is None else installed
+    here = {name: version for name, version in present.items() if name in TESTED}
     odd = [
         f"{name} {version} (tested: {' to '.join(dict.fromkeys(TESTED[name]))})"
         for name, version in here.items()

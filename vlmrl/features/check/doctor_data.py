@@ -49,12 +49,12 @@ def sources(opened: Sequence[Source]) -> Iterator[CheckResult]:
 
 def _turns(sample: Sample) -> str:
     """Say which turns come before the question, if any."""
-    found = [
+    phrases = [
         "a system turn" * bool(sample.system),
         f"{len(sample.examples)} examples" * bool(sample.examples),
         f"{len(sample.history)} earlier turns" * bool(sample.history),
     ]
-    return f"; before the question: {', '.join(filter(None, found))}" if any(found) else ""
+    return f"; before the question: {', '.join(filter(None, phrases))}" if any(phrases) else ""
 
 
 def rows(bench: Bench) -> Iterator[CheckResult]:
@@ -71,18 +71,18 @@ def rows(bench: Bench) -> Iterator[CheckResult]:
 
 def lengths(bench: Bench) -> Iterator[CheckResult]:
     """Prompt tokens, media expanded, against the limit."""
-    found = sorted(len(prompt.encoded.ids) for prompt in bench.prompts)
+    sizes = sorted(len(prompt.encoded.ids) for prompt in bench.prompts)
     limit = bench.config.data.max_prompt_tokens
-    long = sum(length > limit for length in found)
+    long = sum(length > limit for length in sizes)
     text = (
-        f"prompts of {found[0]} to {found[-1]} tokens, median {statistics.median(found):g}, over "
-        f"{len(found)} rows; data.max_prompt_tokens is {limit}"
+        f"prompts of {sizes[0]} to {sizes[-1]} tokens, median {statistics.median(sizes):g}, over "
+        f"{len(sizes)} rows; data.max_prompt_tokens is {limit}"
     )
     if not long:
         yield CheckResult("ok", "lengths", text)
         return
     advice = f"{long} are dropped: raise the limit, or lower model.max_pixels"
-    yield CheckResult("FAIL" if long == len(found) else "warn", "lengths", f"{text}; {advice}")
+    yield CheckResult("FAIL" if long == len(sizes) else "warn", "lengths", f"{text}; {advice}")
 
 
 def processor(bench: Bench) -> Iterator[CheckResult]:
@@ -119,8 +119,8 @@ def verifiers(bench: Bench) -> Iterator[CheckResult]:
     for where, rewards in _reward_sets(bench).items():
         with Scorer(rewards, lenient) as scorer:
             for source in [source for source in groups if source in rewards]:
-                for found in _truths(bench, scorer, source, groups[source][:TRUTHS]):
-                    yield replace(found, text=where + found.text)
+                for result in _truths(bench, scorer, source, groups[source][:TRUTHS]):
+                    yield replace(result, text=where + result.text)
 
 
 def _reward_sets(bench: Bench) -> dict[str, Mapping[str, Sequence[RewardConfig]]]:
@@ -128,7 +128,9 @@ def _reward_sets(bench: Bench) -> dict[str, Mapping[str, Sequence[RewardConfig]]
     own = bench.scorer.rewards
     sets: dict[str, Mapping[str, Sequence[RewardConfig]]] = {"": own}
     for index, rewards in enumerate(bench.scorer.by_stage.values()):
-        others = {source: found for source, found in rewards.items() if found != own.get(source)}
+        others = {
+            source: own_set for source, own_set in rewards.items() if own_set != own.get(source)
+        }
         if others:
             sets[f"{stages.label(bench.config.stages, index)}: "] = others
     return sets
@@ -211,10 +213,10 @@ def _truths(
         for reward in scorer.rewards_of(prompt.sample):
             looked[reward.label] = reward
             verdicts = [judged.verdicts[reward.label] for judged in group]
-            given = [v.score for v in verdicts if v.applies and v.score is not None]
+            scores = [v.score for v in verdicts if v.applies and v.score is not None]
             wrong = [v.fault for v in verdicts if v.fault is not None]
-            if given:
-                best[reward.label].append(max(given))
+            if scores:
+                best[reward.label].append(max(scores))
             elif wrong:
                 faults[reward.label] = f"sample {prompt.sample.id!r}: {wrong[0]}"
     for reward in looked.values():

@@ -64,11 +64,11 @@ def require_engine_room(bench: Bench, prompt: Prompt) -> CheckResult | None:
 def _write(config: Config, bench: Bench, prompt: Prompt) -> tuple[Completion, Prompt]:
     """Return such a rollout, and the prompt of its last turn."""
     policy, limits, turn = bench.policy, config.rollout.turns, config.rollout.max_tokens
-    told = {"token_ids": (1,) * turn, "logprobs": (0.0,) * turn}
-    said = templates.completion("", prompt.sample.template, prompt.frame, **told)
+    sampled = {"token_ids": (1,) * turn, "logprobs": (0.0,) * turn}
+    reply = templates.completion("", prompt.sample.template, prompt.frame, **sampled)
     image = next((medium for medium in prompt.media if isinstance(medium, PilImage)), None)
     shown: list[str | Decoded] = ["Nothing was found." if image is None else image]
-    trail, last = Trail(policy.family, policy.processor, prompt).write(said), prompt
+    trail, last = Trail(policy.family, policy.processor, prompt).write(reply), prompt
     while trail.num_turns < min(limits.max_turns, limits.max_tokens // turn):
         segment, encoded = trail.encode_observation(shown)
         longer = trail.length + len(encoded.ids) + turn
@@ -77,8 +77,8 @@ def _write(config: Config, bench: Bench, prompt: Prompt) -> tuple[Completion, Pr
             break
         trail = trail.observe(segment, encoded)
         last = trail.next_prompt()
-        trail = trail.write(said)
-    return trail.finish(said, "stop"), last
+        trail = trail.write(reply)
+    return trail.finish(reply, "stop"), last
 
 
 # --------------------------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ def _example(bench: Bench, prompt: Prompt, runner: Runner) -> CheckResult:
     policy = bench.policy
     text = _write_turn(runner, prompt.frame)
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
-    told = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
-    said = templates.completion(text, prompt.sample.template, prompt.frame, **told)
+    sampled = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
+    reply = templates.completion(text, prompt.sample.template, prompt.frame, **sampled)
     view = first_view(policy.family, policy.processor, prompt)
     world = runner.begin(prompt.sample, 0)
     (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
@@ -113,7 +113,7 @@ def _example(bench: Bench, prompt: Prompt, runner: Runner) -> CheckResult:
     if outcome.step is not None and outcome.step.done:
         text = f"{prompt.sample.source}: the world ended at the example {text}"
         return CheckResult("ok", "turns", text)
-    trail = Trail(policy.family, policy.processor, prompt).write(said)
+    trail = Trail(policy.family, policy.processor, prompt).write(reply)
     segment, encoded = trail.encode_observation(outcome.parts)
     trail = trail.observe(segment, encoded)
     verdict, budget = _budget(bench, len(prompt.encoded.ids), len(encoded.ids), len(segment.media))
@@ -186,16 +186,18 @@ def media(bench: Bench) -> Iterator[CheckResult]:
         yield CheckResult("ok", "media", "no prompt has media")
         return
     limit = bench.config.last.rollout.max_tokens
-    found = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
+    reliance = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
     drops = ", ".join(
-        f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in found.metrics().items()
+        f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in reliance.metrics().items()
     )
     floor = bench.config.checks.media_ablation_min_drop
-    complaint = found.complaint(BLIND) or (found.complaint(floor) if floor is not None else None)
+    complaint = reliance.complaint(BLIND) or (
+        reliance.complaint(floor) if floor is not None else None
+    )
     if complaint is None:
         yield CheckResult("ok", "media", f"the model looks: {drops}")
     else:
-        yield CheckResult("FAIL" if found.complaint(BLIND) else "warn", "media", complaint)
+        yield CheckResult("FAIL" if reliance.complaint(BLIND) else "warn", "media", complaint)
 
 
 def coordinates(bench: Bench) -> Iterator[CheckResult]:
@@ -237,9 +239,9 @@ def memory(bench: Bench) -> Iterator[CheckResult]:
         now = bench.config.at(moment)
         own = now.model_dump_json(include={"rollout", "optimizer"})
         sizes.setdefault(own, (moment, now))
-    found = [(_forecast(bench, now, kl), moment) for moment, now in sizes.values()]
-    seen, when = max(found, key=lambda each: each[0].peak)
-    largest = f" (the largest, {100 * when:g} % into training)" if len(found) > 1 else ""
+    forecasts = [(_forecast(bench, now, kl), moment) for moment, now in sizes.values()]
+    seen, when = max(forecasts, key=lambda each: each[0].peak)
+    largest = f" (the largest, {100 * when:g} % into training)" if len(forecasts) > 1 else ""
     device = bench.policy.device.type
     if seen.share <= TIGHT:
         yield CheckResult("ok", "memory", f"{device}: a step{largest} needs about {seen}")
@@ -252,9 +254,9 @@ def memory(bench: Bench) -> Iterator[CheckResult]:
 
 def first_parity(bench: Bench) -> Iterator[CheckResult]:
     """Check that the engine computes what the trainer computes."""
-    found = _parity(bench)
-    found.require(_allowed(bench), "before any update")
-    yield CheckResult("ok", "parity", f"before any update: {_numbers(found)}")
+    parity = _parity(bench)
+    parity.require(_allowed(bench), "before any update")
+    yield CheckResult("ok", "parity", f"before any update: {_numbers(parity)}")
 
 
 def step(bench: Bench) -> Iterator[CheckResult]:
@@ -285,8 +287,8 @@ def step(bench: Bench) -> Iterator[CheckResult]:
     elif not scored:
         yield CheckResult("FAIL", "step", f"{text}: no completion has a reward")
     elif not readable and bench.config.sft is None:
-        said = f"the first completion: {completions[0].text!r:.120}"
-        yield CheckResult("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {said}")
+        excerpt = f"the first completion: {completions[0].text!r:.120}"
+        yield CheckResult("warn", "step", f"{text}: nothing to learn from; {NO_ANSWERS}; {excerpt}")
     else:
         yield CheckResult("ok", "step", text)
 
@@ -297,9 +299,9 @@ def second_parity(bench: Bench) -> Iterator[CheckResult]:
     _nudge(bench.policy.trainable)
     stale = _parity(bench)
     bench.engine.sync(bench.policy)
-    found = _parity(bench)
-    found.require(allowed, "after a change of all trained weights")
-    text = f"after a change of all trained weights: {_numbers(found)}"
+    parity = _parity(bench)
+    parity.require(allowed, "after a change of all trained weights")
+    text = f"after a change of all trained weights: {_numbers(parity)}"
     if bench.engine.capabilities.exact:
         yield CheckResult("ok", "sync", f"{text}; the engine shares the trainer's weights")
     elif stale.mean_abs > 10 * allowed:
@@ -382,12 +384,12 @@ def _fit(pairs: Sequence[tuple[Prompt, Completion]], space: Space) -> list[float
     """Per answer that has boxes in any space: how well they fit the truth, read in this one."""
     fits = []
     for prompt, completion in pairs:
-        found = {
+        boxes = {
             each: parsing.boxes(completion.answer or "", replace(prompt.frame, space=each))[0]
             for each in get_args(Space)
         }
-        if any(found.values()):
-            fits.append(_overlap(prompt.sample.truth.boxes or (), found[space]))
+        if any(boxes.values()):
+            fits.append(_overlap(prompt.sample.truth.boxes or (), boxes[space]))
     return fits
 
 

@@ -124,7 +124,7 @@ def demonstrate(
         settings = load_valid(config, overrides or ())
         from vlmrl.features.curate import demonstrate as demonstrations
 
-        found = demonstrations.demonstrate(
+        outcome = demonstrations.demonstrate(
             settings,
             model,
             out,
@@ -136,8 +136,8 @@ def demonstrate(
             resume=resume,
             output=output,
         )
-        _say_outcome(output, found)
-    if not found.finished:
+        _say_outcome(output, outcome)
+    if not outcome.finished:
         raise typer.Exit(INTERRUPTED)
 
 

@@ -114,15 +114,17 @@ def asking(
                     return None
 
             asked = []
-            for place, prompt in enumerate(prompts):
-                told = _messages(prompt, policy, instruct.get(prompt.sample.source, True))
-                asked += [(prompt, told, place * count + number) for number in range(count)]
+            for position, prompt in enumerate(prompts):
+                chat = _messages(prompt, policy, instruct.get(prompt.sample.source, True))
+                asked += [(prompt, chat, position * count + number) for number in range(count)]
             with ThreadPoolExecutor(config.models[name].concurrency) as pool:
-                found = list(pool.map(answer, *zip(*asked, strict=True)))
+                answers = list(pool.map(answer, *zip(*asked, strict=True)))
             if len(failures) == len(asked):
                 raise UserError(f"models.{name} does not answer: {failures[0]}; --resume goes on")
-            groups = [found[at : at + count] for at in range(0, len(found), count)]
-            return [[one for one in group if one is not None] for group in groups]
+            groups = [answers[at : at + count] for at in range(0, len(answers), count)]
+            return [
+                [completion for completion in group if completion is not None] for group in groups
+            ]
 
         yield write
 
@@ -138,30 +140,30 @@ def _messages(prompt: Prompt, policy: Policy, instructed: bool) -> list[Mapping[
     """Return a prompt as messages of OpenAI's chat completions."""
     sample = prompt.sample
     media = iter(zip(prompt.media, prompt.seen.frames, strict=True))
-    found: list[Mapping[str, Any]] = []
+    messages: list[Mapping[str, Any]] = []
     if sample.system:
-        found.append({"role": "system", "content": sample.system})
+        messages.append({"role": "system", "content": sample.system})
     for turn in prompt.turns:
-        found.append({"role": turn.role, "content": _content(turn.parts, media)})
+        messages.append({"role": turn.role, "content": _content(turn.parts, media)})
     content = _content(sample.parts, media)
     if instructed:
         space, shown = policy.family.space, sample.num_images
         text = prompting.instruct(sample.template, sample.truth, space, sample.form, shown)
         content += [text_part(text)] if text else []
-    return [*found, {"role": "user", "content": content}]
+    return [*messages, {"role": "user", "content": content}]
 
 
 def _content(
     parts: Sequence[str | Media], media: Iterator[tuple[Decoded, Frame]]
 ) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, str):
-            found += [text_part(part)] if part.strip() else []
+            content += [text_part(part)] if part.strip() else []
         else:
             medium, frame = next(media)
-            found += media_parts([medium], [frame])[1:]  # without its number
-    return found
+            content += media_parts([medium], [frame])[1:]  # without its number
+    return content
 
 
 SEED_PURPOSE = 22
@@ -183,15 +185,17 @@ class _Choice:
         assert one.prompt is not None
         own = one.own or one.prompt.sample.id
         known = [
-            (score, found.reward, said)
-            for said, found in zip(group, judged, strict=True)
-            if (score := self._score(found)) is not None and found.reward is not None
+            (score, verdict.reward, completion)
+            for completion, verdict in zip(group, judged, strict=True)
+            if (score := self._score(verdict)) is not None and verdict.reward is not None
         ]
         passing = [(r, c) for s, r, c in known if s >= self.threshold and not c.truncated]
         if not known:
-            reasons = Counter(found.reason or f"no score of {self.metric!r}" for found in judged)
-            said = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
-            return Demonstration(*one.place, own, dropped=said)
+            reasons = Counter(
+                verdict.reason or f"no score of {self.metric!r}" for verdict in judged
+            )
+            completion = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
+            return Demonstration(*one.place, own, dropped=completion)
         if not passing:
             return Demonstration(
                 *one.place, own, dropped=f"none has {self.metric} of {self.threshold:g}"
@@ -300,7 +304,7 @@ def _write(
     read: Sequence[Read], teacher: Teacher, choice: _Choice, samples: int, seed: int
 ) -> list[Demonstration]:
     """Return the demonstrations of a block's rows."""
-    prompts = [one.prompt for one in read if one.prompt is not None]
+    prompts = [row.prompt for row in read if row.prompt is not None]
     groups = teacher(prompts, samples, seed) if prompts else []
     judged = choice.scorer.judge(
         groups,
@@ -311,21 +315,21 @@ def _write(
     )
     made = iter(zip(groups, judged, strict=True))
     return [
-        Demonstration(*one.place, one.own, dropped=one.reason)
-        if one.prompt is None
-        else choice.keep(one, *next(made))
-        for one in read
+        Demonstration(*row.place, row.own, dropped=row.reason)
+        if row.prompt is None
+        else choice.keep(row, *next(made))
+        for row in read
     ]
 
 
 def _sum_up(out: Path, lines: Sequence[Demonstration], finished: bool) -> Demonstrated:
-    without = [one for one in lines if one.text is None]
-    named = [f"{one.source} {one.split} row {one.row}: {one.dropped}" for one in without]
+    without = [line for line in lines if line.text is None]
+    named = [f"{line.source} {line.split} row {line.row}: {line.dropped}" for line in without]
     return Demonstrated(
         file=out,
         finished=finished,
         rows=len(lines),
         kept=len(lines) - len(without),
-        dropped=dict(Counter(one.dropped for one in without).most_common(MAX_NAMED)),
+        dropped=dict(Counter(line.dropped for line in without).most_common(MAX_NAMED)),
         named=named[:MAX_NAMED],
     )

@@ -77,13 +77,13 @@ def best_mixture(surrogate: Surrogate) -> np.ndarray:
     Exact for any quadratic: the maximum is a stationary point within one of the simplex's 2^M - 1 faces.
     """
     count = len(surrogate.linear)
-    found = []
+    optima = []
     for size in range(1, count + 1):
         for face in itertools.combinations(range(count), size):
             inner = _stationary(surrogate, list(face))
             if inner is not None:
-                found.append(inner)
-    return max(found, key=surrogate)
+                optima.append(inner)
+    return max(optima, key=surrogate)
 
 
 def _stationary(surrogate: Surrogate, face: list[int]) -> np.ndarray | None:
@@ -198,22 +198,22 @@ def lines_of(mixture: MixtureFit) -> list[str]:
     m = mixture
     name, score = m.best
     low, high = m.expected - 1.96 * m.error, m.expected + 1.96 * m.error
-    said = [
+    lines = [
         f"# {m.pilots} pilots; {m.metric} expected of these weights: {m.expected:.4f} "
         f"[{low:.4f}, {high:.4f}],",
         f"# 1.96 leave-one-out errors of {m.error:.4f} around it; equal weights: {m.uniform:.4f}; best pilot "
         f"{name}: {score:.4f}",
     ]
     if m.expected - score <= m.error:
-        said.append("# not above the best pilot by more than that error")
+        lines.append("# not above the best pilot by more than that error")
     for source, (lowest, highest) in m.spread.items():
         weight = m.weights.get(source, 0.0)
-        said.append(f"# {source}: {weight:.4f}; without one pilot {lowest:.4f} to {highest:.4f}")
+        lines.append(f"# {source}: {weight:.4f}; without one pilot {lowest:.4f} to {highest:.4f}")
     if m.missing:
-        said.append(f"# pilots that the paper has and these do not: {', '.join(m.missing)}")
+        lines.append(f"# pilots that the paper has and these do not: {', '.join(m.missing)}")
     train = [_written(m.sources[source], weight) for source, weight in m.weights.items()]
     block = yaml.safe_dump({"data": {"train": train}}, sort_keys=False, allow_unicode=True)
-    return [*said, *block.splitlines()]
+    return [*lines, *block.splitlines()]
 
 
 def _fit(
@@ -223,12 +223,12 @@ def _fit(
     pilots: Sequence[_Pilot],
     metric: str,
 ) -> MixtureFit:
-    names, found = list(sources), fit(rows, scores)
-    weights = best_mixture(found.surrogate)
+    names, fitted = list(sources), fit(rows, scores)
+    weights = best_mixture(fitted.surrogate)
     others = []
     for left_out in range(len(pilots)):
         rest = np.arange(len(pilots)) != left_out
-        others.append(best_mixture(fit(rows[rest], scores[rest], found.ridge).surrogate))
+        others.append(best_mixture(fit(rows[rest], scores[rest], fitted.ridge).surrogate))
     spread = np.array(others)
     top = int(scores.argmax())
     kept = {n: float(w) for n, w in zip(names, weights, strict=True) if w >= SMALLEST}
@@ -236,10 +236,10 @@ def _fit(
         sources=sources,
         weights=kept,
         metric=metric,
-        expected=found.surrogate(weights),
-        error=found.error(scores),
+        expected=fitted.surrogate(weights),
+        error=fitted.error(scores),
         spread={n: (float(s.min()), float(s.max())) for n, s in zip(names, spread.T, strict=True)},
-        uniform=found.surrogate(np.full(len(names), 1 / len(names))),
+        uniform=fitted.surrogate(np.full(len(names), 1 / len(names))),
         best=(str(pilots[top].run), float(scores[top])),
         pilots=len(pilots),
         missing=tuple(_missing(names, rows)),
@@ -249,14 +249,14 @@ def _fit(
 def _missing(names: Sequence[str], rows: np.ndarray) -> list[str]:
     """Name what lacks of the paper's pilots: each source alone, all but each source, and mixtures of all."""
     used = {tuple(row) for row in (rows > 0).tolist()}
-    found = []
+    missing = []
     for index, name in enumerate(names):
         alone = tuple(other == index for other in range(len(names)))
         if alone not in used:
-            found.append(f"{name} alone")
-        if len(names) > 2 and tuple(not one for one in alone) not in used:
-            found.append(f"all but {name}")
-    return found if (True,) * len(names) in used else [*found, "a mixture of all"]
+            missing.append(f"{name} alone")
+        if len(names) > 2 and tuple(not flag for flag in alone) not in used:
+            missing.append(f"all but {name}")
+    return missing if (True,) * len(names) in used else [*missing, "a mixture of all"]
 
 
 def _read(run: Path, metric: str | None) -> _Pilot:

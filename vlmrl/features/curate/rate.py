@@ -56,17 +56,17 @@ class _Rater:
     def rate(self, block: RowBlock) -> list[Rating]:
         """Return the ratings of a block."""
         read = block.read(self.make, self.config.data.max_prompt_tokens)
-        prompts = [one.prompt for one in read if one.prompt is not None]
+        prompts = [row.prompt for row in read if row.prompt is not None]
         judged = iter(
             self._judge(prompts, seed_of(self.config.run.seed, SEED_PURPOSE, *block.numbers))
         )
-        found = []
-        for one in read:
-            if one.prompt is None:
-                found.append(Rating(*one.place, one.own, None, None, 0, one.reason))
+        ratings = []
+        for row in read:
+            if row.prompt is None:
+                ratings.append(Rating(*row.place, row.own, None, None, 0, row.reason))
                 continue
-            found.append(self._sum_up(one.place, one.own or one.prompt.sample.id, next(judged)))
-        return found
+            ratings.append(self._sum_up(row.place, row.own or row.prompt.sample.id, next(judged)))
+        return ratings
 
     def _judge(self, prompts: Sequence[Prompt], seed: int) -> list[list[Judged]]:
         """Return the verdicts on the completions of prompts, each judged by itself, as training begins."""
@@ -80,10 +80,10 @@ class _Rater:
 
     def _sum_up(self, place: tuple[str, str, int], own: str, group: Sequence[Judged]) -> Rating:
         """Return the rating of a row from its completions that have a score, or why none has."""
-        scored = [(self._score(one), one.reward) for one in group]
+        scored = [(self._score(verdict), verdict.reward) for verdict in group]
         valid = [(s, r) for s, r in scored if s is not None and r is not None]
         if not valid:
-            reasons = Counter(one.reason or f"no score of {self.metric!r}" for one in group)
+            reasons = Counter(verdict.reason or f"no score of {self.metric!r}" for verdict in group)
             return Rating(*place, own, None, None, 0, reasons.most_common(1)[0][0])
         passed = sum(score >= self.threshold for score, _ in valid)
         reward = sum(reward for _, reward in valid) / len(valid)

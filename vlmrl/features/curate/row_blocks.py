@@ -76,13 +76,13 @@ class RowBlock:
             quarantine_limit=1.0,
             max_prompt_tokens=max_prompt_tokens,
         )
-        told = iter([prompt for batch in batches for prompt in batch.prompts])
-        reasons, found = bad.reasons(part), []
-        for number, place in enumerate(self.places):
+        prompts = iter([prompt for batch in batches for prompt in batch.prompts])
+        reasons, readings = bad.reasons(part), []
+        for number, address in enumerate(self.places):
             reason = reasons.get(number, "")
-            prompt = None if reason else next(told)
-            found.append(Read(place, row_id(part, number), prompt, reason))
-        return found
+            prompt = None if reason else next(prompts)
+            readings.append(Read(address, row_id(part, number), prompt, reason))
+        return readings
 
 
 def require_metric(config: Config, metric: str) -> str:
@@ -108,18 +108,18 @@ def sources_of(config: Config) -> list[tuple[Config, SourceConfig]]:
     Raises:
         UserError: two differ in their data, and ratings could not tell them apart.
     """
-    found: dict[tuple[str, str], tuple[Config, SourceConfig]] = {}
+    by_split: dict[tuple[str, str], tuple[Config, SourceConfig]] = {}
     for stage in config.by_stage:
         for source in stage.data.train:
             plain = source.whole(source.split)
             named = rated_as(source)
-            known = found.setdefault((named["name"], named["split"]), (stage, plain))
+            known = by_split.setdefault((named["name"], named["split"]), (stage, plain))
             if _identity(known[1]) != _identity(plain):
                 raise UserError(
                     f"data.train: two sources of split {named['split']!r} are named {source.label!r}: "
                     "give one of them a `name`"
                 )
-    return list(found.values())
+    return list(by_split.values())
 
 
 def _identity(source: SourceConfig) -> str:
@@ -139,12 +139,12 @@ def load_asked(config: Config, model: str | None, sources: Sequence[Source]) -> 
 
 def cut_blocks(sources: Sequence[Source], limit: int | None, size: int) -> list[RowBlock]:
     """Return the blocks of the first `limit` rows of each source."""
-    found = []
+    blocks = []
     for which, source in enumerate(sources):
         rows = range(len(source.rows))[:limit]
         for number, first in enumerate(range(0, len(rows), size)):
-            found.append(RowBlock(source, rows[first : first + size], (which, number)))
-    return found
+            blocks.append(RowBlock(source, rows[first : first + size], (which, number)))
+    return blocks
 
 
 def write_blocks(
@@ -159,7 +159,7 @@ def write_blocks(
 
     Ctrl-C ends it after the block in hand. `output` says how far `what` is.
     """
-    done = {(one.source, one.split, one.row) for one in kept}
+    done = {(line.source, line.split, line.row) for line in kept}
     total = sum(len(block.rows) for block in blocks)
     with Interrupt() as interrupt, output.doing(what, total, len(kept)) as activity:
         for block in blocks:
@@ -167,9 +167,9 @@ def write_blocks(
                 continue
             if interrupt.asked:
                 return False
-            found = answer(block)
-            files.append_lines(out, [asdict(one) for one in found])
-            kept += found
+            lines = answer(block)
+            files.append_lines(out, [asdict(line) for line in lines])
+            kept += lines
             activity.done(len(kept))
     return True
 
@@ -202,7 +202,7 @@ def manifest_of(
         "rollout": config.at(0.0).rollout.model_dump(mode="json"),
         "config_sha256": _digest(config, [source for _, source in chosen]),
         "sources": [
-            {**rated_as(one), "rows": count} for (_, one), count in zip(chosen, rows, strict=True)
+            {**rated_as(data), "rows": count} for (_, data), count in zip(chosen, rows, strict=True)
         ],
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
@@ -240,17 +240,17 @@ def keep_whole(
     out: Path, before: Sequence[_T], blocks: Sequence[RowBlock], read: ReadFile[_T]
 ) -> list[_T]:
     """Return the lines of blocks that are whole, and leave no others in the file."""
-    by_place = {(one.source, one.split, one.row): one for one in before}
-    found: list[_T] = [
-        by_place[place]
+    by_place = {(line.source, line.split, line.row): line for line in before}
+    whole: list[_T] = [
+        by_place[address]
         for block in blocks
-        if all(place in by_place for place in block.places)
-        for place in block.places
+        if all(address in by_place for address in block.places)
+        for address in block.places
     ]
-    if len(found) < len(before):
+    if len(whole) < len(before):
         manifest, _ = read(out)
-        files.write_lines(out, [{MANIFEST: manifest}, *(asdict(one) for one in found)])
-    return found
+        files.write_lines(out, [{MANIFEST: manifest}, *(asdict(line) for line in whole)])
+    return whole
 
 
 def _check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:

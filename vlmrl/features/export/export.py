@@ -286,17 +286,17 @@ def _figures(config: Config, run: Path, checkpoint: Path) -> str:
 
     Metrics of a mode are left out, and those of a source where there is only one.
     """
-    found = run_folder.steps_in(run / "evals", ".json")
+    files = run_folder.steps_in(run / "evals", ".json")
     phase, _, step = checkpoint.name.partition("-")
     number = int(step) if phase == "step" and step.isdigit() else -1
-    if number not in found:
+    if number not in files:
         return "This checkpoint was not evaluated."
-    this, first = read_json(found[number]), read_json(found[min(found)])
+    this, first = read_json(files[number]), read_json(files[min(files)])
     lines = [
         f"Means over {this['num_samples']} prompts, decoded greedily unless a name begins with "
         "`sampled/`; in brackets: 95 % intervals (bootstrap).",
         "",
-        f"| metric | after {min(found)} steps | after {number} steps (this checkpoint) |",
+        f"| metric | after {min(files)} steps | after {number} steps (this checkpoint) |",
         "|---|---|---|",
     ]
     hidden: tuple[str, ...] = ("mode/",)
@@ -309,10 +309,10 @@ def _figures(config: Config, run: Path, checkpoint: Path) -> str:
     ]
     summary = run_folder.read_summary(run)
     best = summary and summary["best_evaluation"]
-    if summary and best and best["step"] == number and len(found) > 2:
+    if summary and best and best["step"] == number and len(files) > 2:
         lines += [
             "",
-            f"The checkpoint was chosen among {len(found)} by `{summary['metric']}` on these same "
+            f"The checkpoint was chosen among {len(files)} by `{summary['metric']}` on these same "
             "prompts, so that figure is optimistic.",
         ]
     return "\n".join(lines)

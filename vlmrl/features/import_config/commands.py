@@ -28,10 +28,10 @@ def import_config(
     from vlmrl.features.import_config.convert import import_config
     from vlmrl.system.files import write_bytes
 
-    found = import_config(file, trainer, gpus)
-    for line in found.lines():
+    imported = import_config(file, trainer, gpus)
+    for line in imported.lines():
         print(line, file=sys.stderr)
-    text = found.as_yaml(file.name)
+    text = imported.as_yaml(file.name)
     if out is None:
         print(text, end="")
     else:

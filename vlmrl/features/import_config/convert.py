@@ -80,8 +80,8 @@ def _of_script(path: Path, text: str) -> Settings:
         words = [_filled(word, variables) for word in words]
         own: dict[str, str] = {}
         while words and (words[0] == "export" or ASSIGNED.fullmatch(words[0])):
-            if found := ASSIGNED.fullmatch(words.pop(0)):
-                own[found[1]] = found[2]
+            if assignment := ASSIGNED.fullmatch(words.pop(0)):
+                own[assignment[1]] = assignment[2]
         if not words:
             variables |= own
             continue
@@ -102,18 +102,18 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
 
 def _arguments(words: list[str]) -> Settings:
     """Return `--name value ...`, `--name=value` and `name.part=value`; a name alone is true."""
-    given: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     name = None
     for word in words[1:]:
         if word.startswith("--"):
             name, equals, value = word[2:].replace("-", "_").partition("=")
-            given[name] = [value] if equals else []
+            texts_of[name] = [value] if equals else []
             name = None if equals else name
-        elif (found := DOTTED.fullmatch(word)) and (name is None or not given[name]):
-            given[found[1]], name = [found[2]], None
+        elif (setting := DOTTED.fullmatch(word)) and (name is None or not texts_of[name]):
+            texts_of[setting[1]], name = [setting[2]], None
         elif name is not None and not word.endswith(".py"):  # the program that torchrun starts
-            given[name].append(word)
-    values = {key: [value_of(text) for text in texts] for key, texts in given.items()}
+            texts_of[name].append(word)
+    values = {key: [value_of(text) for text in texts] for key, texts in texts_of.items()}
     return {key: of[0] if len(of) == 1 else of or True for key, of in values.items()}
 
 

@@ -35,10 +35,10 @@ def to(key: str, read: Callable[[Any], Any] = lambda value: value, why: str = ""
     """Return the rule of a setting that is one of our keys; a value that `read` makes None is left out."""
 
     def rule(value: Any) -> tuple[dict[str, Any], str]:
-        found = read(value)
-        if found is None:
+        converted = read(value)
+        if converted is None:
             return {}, why or f"{value!r} has no counterpart"
-        return {key: found}, why
+        return {key: converted}, why
 
     return rule
 
@@ -69,11 +69,11 @@ NAMES = ("data_file_paths", "image_folders", "dataset", "dataset_name", "dataset
 LAYOUTS = {"ms-swift": "ms_swift", "vlm-r1": "vlm_r1"}
 
 
-def source_of(place: str, layout: str | None = None, **more: Any) -> dict[str, Any]:
+def source_of(path: str, layout: str | None = None, **more: Any) -> dict[str, Any]:
     """Return a source of `owner/name` of the hub, or of a file or folder; `#N` behind it is a limit."""
-    place, _, limit = place.partition("#")
-    on_hub = place.count("/") == 1 and "." not in place and not place.startswith(("/", "data/"))
-    options = {"path": f"{HUB}{place}" if on_hub else place}
+    path, _, limit = path.partition("#")
+    on_hub = path.count("/") == 1 and "." not in path and not path.startswith(("/", "data/"))
+    options = {"path": f"{HUB}{path}" if on_hub else path}
     if layout:
         options["layout"] = layout
     source = {"card": "auto", "options": {**options, **more}}
@@ -95,10 +95,10 @@ def data_of(settings: Settings, trainer: str) -> tuple[list[Note], set[str]]:
         ("dataset_name", "data.train"),
         ("val_dataset", "evaluation.sources"),
     ):
-        given = settings.get(name)
-        if given and not files:
-            places = given if isinstance(given, list) else [given]
-            sources = [source_of(str(place), layout) for place in places]
+        stated = settings.get(name)
+        if stated and not files:
+            places = stated if isinstance(stated, list) else [stated]
+            sources = [source_of(str(path), layout) for path in places]
             split = settings.get("dataset_train_split")
             if split and name != "val_dataset":
                 sources = [{**source, "split": split} for source in sources]
@@ -109,8 +109,8 @@ def data_of(settings: Settings, trainer: str) -> tuple[list[Note], set[str]]:
 def _parts(value: Any) -> list[str]:
     """Return the places of a text with colons between them; a list of places as it is."""
     if isinstance(value, list):
-        return [str(place) for place in value]
-    return [place for place in str(value).split(":") if place] if value else []
+        return [str(path) for path in value]
+    return [path for path in str(value).split(":") if path] if value else []
 
 
 def _named(sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -371,9 +371,9 @@ def easyr1_sizes(settings: Settings) -> tuple[list[Note], set[str]]:
     """Return what follows from several settings: data, updates a batch, and the engine."""
     notes = [Note("the engine", {"engine.name": "vllm"}, "EasyR1 samples with vLLM in the trainer")]
     for name, key in (("data.train_files", "data.train"), ("data.val_files", "evaluation.sources")):
-        if isinstance(given := settings.get(name), str):
-            place, _, split = given.partition("@")
-            made = source_of(place, "easyr1") | ({"split": split} if split else {})
+        if isinstance(stated := settings.get(name), str):
+            path, _, split = stated.partition("@")
+            made = source_of(path, "easyr1") | ({"split": split} if split else {})
             notes.append(Note(name, {key: [made]}, "`vlmrl data explain` shows its rows"))
     each, all_ = ACTOR + "global_batch_size", "data.rollout_batch_size"
     if each in settings and all_ in settings:

@@ -96,8 +96,8 @@ class ServedModel:
 
     def tokenize(self, text: str, special: bool) -> list[int]:
         """Return the ids of a text, with the tokens that begin and end one if `special`."""
-        found = self._policy.tokenizer(text, add_special_tokens=special)["input_ids"]
-        return [int(token) for token in found]
+        tokens = self._policy.tokenizer(text, add_special_tokens=special)["input_ids"]
+        return [int(token) for token in tokens]
 
     def grade(self, ids: Sequence[int], sample: Sample) -> tuple[tuple[int, ...], list[float]]:
         """Return the ids of a text with its media expanded, and the log-probs of its last ones.
@@ -110,7 +110,7 @@ class ServedModel:
         """
         policy, family, processor = self._policy, self._policy.family, self._policy.processor
         marks = {*family.media_token_ids(processor)}
-        start = max((place for place, token in enumerate(ids) if token in marks), default=0) + 1
+        start = max((index for index, token in enumerate(ids) if token in marks), default=0) + 1
         before, after = tuple(ids[:start]), tuple(ids[start:])
         config = policy.base.config.get_text_config()
         if not after or max(ids) >= config.vocab_size:
@@ -130,12 +130,12 @@ class ServedModel:
         prompt = Prompt(sample, "", encoded, family.frame(processor, None), tuple(media))
         ones = torch.ones(1, len(after))
         row = torch.zeros(1, dtype=torch.long)
-        told = torch.tensor([after]), ones.bool(), ones, ones, torch.ones(1)
+        masks = torch.tensor([after]), ones.bool(), ones, ones, torch.ones(1)
         with torch.no_grad():
-            found, _ = completion_logprobs(
-                policy.base, family, MicroBatch((prompt,), row, *told), 1.0, policy.pad_id
+            logprobs, _ = completion_logprobs(
+                policy.base, family, MicroBatch((prompt,), row, *masks), 1.0, policy.pad_id
             )
-        return (*encoded.ids, *after), found[0].tolist()
+        return (*encoded.ids, *after), logprobs[0].tolist()
 
     def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Return `sampling.n` completions for each prompt.
@@ -283,10 +283,10 @@ class Batches:
             tuple(seed_of(waiting.sampling.seed, g) for g in range(first.n)) for waiting, _ in ready
         )
         try:
-            found = self._model.answer([p for _, p in ready], replace(first, keys=keys))
+            answers = self._model.answer([p for _, p in ready], replace(first, keys=keys))
         except Exception as error:
             for waiting, _ in ready:
                 waiting.done.set_exception(error)
             return
-        for (waiting, prompt), completions in zip(ready, found, strict=True):
+        for (waiting, prompt), completions in zip(ready, answers, strict=True):
             waiting.done.set_result((prompt, completions))

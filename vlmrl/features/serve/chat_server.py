@@ -99,12 +99,12 @@ def _sample(messages: Any, rates: bool) -> Sample:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise UserError("messages: expected a list of at least one message")
     system, turns = "", []
-    for place, message in enumerate(messages):
-        where = f"messages[{place}]"
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
         if not isinstance(message, Mapping):
             raise UserError(f"{where}: expected an object, got {message!r:.40}")
         role, parts = message.get("role"), _parts(message.get("content"), where)
-        if role in ("system", "developer") and place == 0:
+        if role in ("system", "developer") and index == 0:
             if any(isinstance(part, Media) for part in parts):
                 raise UserError(f"{where}: expected text in a message of the system")
             system = "".join(part for part in parts if isinstance(part, str))
@@ -116,8 +116,8 @@ def _sample(messages: Any, rates: bool) -> Sample:
             )
     last_role = "assistant" if rates else "user"
     if not turns or turns[-1].role != last_role:
-        found = turns[-1].role if turns else "none"
-        raise UserError(f"messages: expected the last one to be of the {last_role}, got {found}")
+        speaker = turns[-1].role if turns else "none"
+        raise UserError(f"messages: expected the last one to be of the {last_role}, got {speaker}")
     *history, last = turns
     return Sample(
         "request", "request", last.parts, Truth(), "none", system=system, history=tuple(history)
@@ -228,8 +228,8 @@ def read_grading(body: Any) -> Grading:
     if not isinstance(ids, Sequence) or not _is_ids(ids):
         raise UserError("token_ids: expected a list of at least 2 ids of tokens")
     parts = [
-        read_part(_as_chat(part), f"content_parts[{place}]")
-        for place, part in enumerate(body.get("content_parts") or ())
+        read_part(_as_chat(part), f"content_parts[{index}]")
+        for index, part in enumerate(body.get("content_parts") or ())
     ]
     if any(not isinstance(part, Media) for part in parts):
         raise UserError("content_parts: expected media alone")
@@ -248,10 +248,10 @@ def _as_chat(part: Any) -> Any:
 
 
 def _grade(model: ServedModel, asked: Grading) -> dict[str, Any]:
-    ids, found = model.grade(asked.ids, asked.sample)
-    tables = [None] * (len(ids) - len(found))
-    told = [{str(i): {"logprob": x}} for i, x in zip(ids[len(tables) :], found, strict=True)]
-    return {"prompt_token_ids": list(ids), "prompt_logprobs": [*tables, *told], "choices": []}
+    ids, logprobs = model.grade(asked.ids, asked.sample)
+    tables = [None] * (len(ids) - len(logprobs))
+    graded = [{str(i): {"logprob": x}} for i, x in zip(ids[len(tables) :], logprobs, strict=True)]
+    return {"prompt_token_ids": list(ids), "prompt_logprobs": [*tables, *graded], "choices": []}
 
 
 def vllm_is_installed() -> bool:
@@ -268,17 +268,21 @@ def serve_vllm(model: str, host: str, port: int, name: str | None, dtype: Dtype 
     environment = dict(os.environ, VLLM_WORKER_MULTIPROC_METHOD="spawn")
     if token := token_for(host):
         environment["VLLM_API_KEY"] = token
-    given = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
-    given += ["--host", host, "--port", str(port)]
-    given += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
-    given += ["--enable-scale-out", "--logprobs-mode", "raw_logprobs"]  # what a teacher is asked by
+    arguments = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
+    arguments += ["--host", host, "--port", str(port)]
+    arguments += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
+    arguments += [
+        "--enable-scale-out",
+        "--logprobs-mode",
+        "raw_logprobs",
+    ]  # what a teacher is asked by
     if token:  # vLLM's own guard leaves addresses beside /v1 open
-        given += ["--middleware", "vlmrl.engines.serve.TokenGuard"]
-    given += ["--dtype", dtype] if dtype else []
+        arguments += ["--middleware", "vlmrl.engines.serve.TokenGuard"]
+    arguments += ["--dtype", dtype] if dtype else []
     if torch.version.cuda is None:
-        given += ["--no-enable-chunked-prefill"]  # a seeded request dies of it on a CPU
+        arguments += ["--no-enable-chunked-prefill"]  # a seeded request dies of it on a CPU
     program = [sys.executable, "-m", "vlmrl.features.serve.vllm_program"]
-    os.execve(sys.executable, [*program, *given], environment)
+    os.execve(sys.executable, [*program, *arguments], environment)
 
 
 def serve_hf(
@@ -307,16 +311,16 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         return Response()
 
     async def models(request: Request) -> Response:
-        found = {"id": name, "object": "model", "created": 0, "owned_by": "vlmrl"}
-        return JSONResponse({"object": "list", "data": [found]})
+        card = {"id": name, "object": "model", "created": 0, "owned_by": "vlmrl"}
+        return JSONResponse({"object": "list", "data": [card]})
 
     async def chat(request: Request) -> Response:
         def read(body: Any) -> tuple[Future[Any], Callable[[Any], Response]]:
             question = read_request(body, batches.rates)
             if (asked := body.get("model")) not in (None, name):
                 raise OtherModel(f"no model {asked!r:.80} here; this is {name!r}")
-            found = batches.ask(question.sample, question.sampling)
-            return found, lambda answered: _reply(name, answered, question.stream)
+            pending = batches.ask(question.sample, question.sampling)
+            return pending, lambda answered: _reply(name, answered, question.stream)
 
         return await answer(request, read)
 
@@ -341,18 +345,21 @@ def _reply(name: str, answered: tuple[Prompt, tuple[Completion, ...]], stream: b
     """Return a chat completion; streamed it comes in one piece."""
     prompt, completions = answered
     head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
-    said = [
+    choices = [
         {
             "index": g,
-            "delta" if stream else "message": {"role": "assistant", "content": found.text},
-            "finish_reason": found.finish_reason,
+            "delta" if stream else "message": {"role": "assistant", "content": completion.text},
+            "finish_reason": completion.finish_reason,
         }
-        for g, found in enumerate(completions)
+        for g, completion in enumerate(completions)
     ]
-    read, written = len(prompt.encoded.ids), sum(len(found.token_ids) for found in completions)
+    read, written = (
+        len(prompt.encoded.ids),
+        sum(len(completion.token_ids) for completion in completions),
+    )
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     kind = "chat.completion.chunk" if stream else "chat.completion"
-    whole = {**head, "object": kind, "choices": said, "usage": usage}
+    whole = {**head, "object": kind, "choices": choices, "usage": usage}
     if not stream:
         return JSONResponse(whole)
     events = f"data: {json.dumps(whole)}\n\ndata: [DONE]\n\n"

@@ -54,7 +54,7 @@ class ComparedModel:
     def __init__(self, folder: str, dtype: Dtype) -> None:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
-            found, report = transformers.AutoModel.from_pretrained(
+            loaded, report = transformers.AutoModel.from_pretrained(
                 folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
             self._processor: Any = transformers.AutoProcessor.from_pretrained(folder)
@@ -63,9 +63,9 @@ class ComparedModel:
         if missing := sorted(report["missing_keys"]):
             raise UserError(f"{folder} lacks {len(missing)} weights, e.g. {missing[0]}")
         low = torch.bfloat16 if dtype == "bfloat16" else torch.float32
-        self._model: Any = found.eval().to(device, low)
+        self._model: Any = loaded.eval().to(device, low)
         # SigLIP was trained on texts padded to its length, and reads the padding.
-        self._padding = "longest" if found.config.model_type == "clip" else "max_length"
+        self._padding = "longest" if loaded.config.model_type == "clip" else "max_length"
 
     def prompt(self, sample: Sample, access: Access) -> Prompt:
         """Return the images and texts of the one turn.
@@ -97,14 +97,14 @@ class ComparedModel:
             out = self._model(**inputs)
         cosine = out.image_embeds.float() @ out.text_embeds.float().T
         tables = {"cosine": cosine.cpu(), "logits": out.logits_per_image.float().cpu()}
-        found, row, column = [], 0, 0
+        answers, row, column = [], 0, 0
         for prompt, own in zip(prompts, texts, strict=True):
             rows, columns = slice(row, row + len(prompt.media)), slice(column, column + len(own))
-            said = {name: table[rows, columns].tolist() for name, table in tables.items()}
-            completion = templates.completion(json.dumps(said), "none", Frame())
-            found.append((completion,) * sampling.n)
+            scores = {name: table[rows, columns].tolist() for name, table in tables.items()}
+            completion = templates.completion(json.dumps(scores), "none", Frame())
+            answers.append((completion,) * sampling.n)
             row, column = rows.stop, columns.stop
-        return found
+        return answers
 
     def close(self) -> None:
         """Nothing is to be freed before the process ends."""
@@ -163,8 +163,8 @@ class RatedModel:
     def answer(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[tuple[Completion, ...]]:
         """Return the score of each, as text; it is the same `sampling.n` times."""
         scores = self._rater.rate(prompts).tolist()
-        said = [templates.completion(json.dumps(score), "none", Frame()) for score in scores]
-        return [(one,) * sampling.n for one in said]
+        completions = [templates.completion(json.dumps(score), "none", Frame()) for score in scores]
+        return [(completion,) * sampling.n for completion in completions]
 
     def close(self) -> None:
         """Nothing is to be freed before the process ends."""
@@ -178,14 +178,14 @@ def find_value_head(folder: str) -> Head | None:
     Raises:
         UserError: its weights are pickled, or of another shape.
     """
-    place = Path(folder).expanduser()
-    if not place.is_dir():  # a hub name
-        found = cached_file(folder, VALUE_HEAD, _raise_exceptions_for_missing_entries=False)
-        place = Path(found).parent if found else place
-    if (place / "value_head.bin").exists() and not (place / VALUE_HEAD).exists():
-        raise UserError(f"{place}/value_head.bin is pickled: store it as {VALUE_HEAD}")
-    alone = place / VALUE_HEAD
-    for file in [alone] if alone.exists() else sorted(place.glob("*.safetensors")):
+    home = Path(folder).expanduser()
+    if not home.is_dir():  # a hub name
+        cached = cached_file(folder, VALUE_HEAD, _raise_exceptions_for_missing_entries=False)
+        home = Path(cached).parent if cached else home
+    if (home / "value_head.bin").exists() and not (home / VALUE_HEAD).exists():
+        raise UserError(f"{home}/value_head.bin is pickled: store it as {VALUE_HEAD}")
+    alone = home / VALUE_HEAD
+    for file in [alone] if alone.exists() else sorted(home.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as weights:
                 names = set(weights.keys())
@@ -210,10 +210,10 @@ def _rater(folder: str, dtype: Dtype, head: Head | None) -> Rater:
     if head is not None:
         return _FamilyRater(load_model(settings), head, settings)
     config = transformers.AutoConfig.from_pretrained(folder)
-    found, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+    loaded, report = transformers.AutoModelForSequenceClassification.from_pretrained(
         folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
     )
-    model: Any = found
+    model: Any = loaded
     if missing := sorted(report["missing_keys"]):  # transformers fills them with random numbers
         raise UserError(f"{folder} lacks {len(missing)} weights, e.g. {missing[0]}")
     if not hasattr(config, "vision_config"):
@@ -326,7 +326,7 @@ def open_model(model: str, dtype: Dtype) -> Answers:
 def _config_of(folder: str) -> Mapping[str, Any]:
     """Return what config.json says; empty where there is none, which loading will say better."""
     try:
-        found: Mapping[str, Any] = PretrainedConfig.get_config_dict(folder)[0]
-        return found
+        config: Mapping[str, Any] = PretrainedConfig.get_config_dict(folder)[0]
+        return config
     except (OSError, ValueError):
         return {}

@@ -43,13 +43,13 @@ def show_image(image: PilImage, console: Console) -> None:
     rows = max(1, round(image.height * columns / image.width / 2))
     small = image.convert("RGB").resize((columns, 2 * rows), Image.Resampling.BOX)
     pixels = np.asarray(small).tolist()  # [2 * rows, columns, 3]
-    found = []
+    segments = []
     for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
         for above, below in zip(upper, lower, strict=True):
             style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
-            found.append(Segment("▀", style))
-        found.append(Segment.line())
-    console.print(Segments(found), end="")
+            segments.append(Segment("▀", style))
+        segments.append(Segment.line())
+    console.print(Segments(segments), end="")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -25,16 +25,16 @@ def step_to(cell: Cell, direction: str) -> Cell:
 
 def reachable(start: Cell, size: int, blocked: Iterable[Cell]) -> dict[Cell, int]:
     """Return the cells that can be reached, with the number of steps to each."""
-    closed, found, edge = set(blocked), {start: 0}, [start]
+    closed, distances, edge = set(blocked), {start: 0}, [start]
     while edge:
         cell = edge.pop(0)
         for direction in STEPS:
             there = step_to(cell, direction)
             inside = 0 <= there[0] < size and 0 <= there[1] < size
-            if inside and there not in closed and there not in found:
-                found[there] = found[cell] + 1
+            if inside and there not in closed and there not in distances:
+                distances[there] = distances[cell] + 1
                 edge.append(there)
-    return found
+    return distances
 
 
 def draw(

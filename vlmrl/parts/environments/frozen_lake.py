@@ -79,10 +79,10 @@ class FrozenLake(Environment):
             ways = (way, *SIDES[way].split())
             way = random.Random(f"{state.seed} {state.moves}").choice(ways)
         there = board.step_to(state.agent, way)
-        if not all(0 <= place < self.size for place in there):
+        if not all(0 <= coordinate < self.size for coordinate in there):
             there = state.agent
-        found = replace(state, agent=there, moves=state.moves + 1)
+        after = replace(state, agent=there, moves=state.moves + 1)
         solved = there == (self.size - 1, self.size - 1)
-        done = solved or there in state.holes or found.moves >= self.max_moves
-        shown = [] if done else self.observe(found)
-        return MoveOutcome(found, shown, float(solved), done, {"solved": float(solved)})
+        done = solved or there in state.holes or after.moves >= self.max_moves
+        shown = [] if done else self.observe(after)
+        return MoveOutcome(after, shown, float(solved), done, {"solved": float(solved)})

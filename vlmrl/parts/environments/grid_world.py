@@ -66,12 +66,12 @@ class GridWorld(Environment):
     def move(self, state: Board, direction: Direction) -> MoveOutcome:
         """Move the blue disc by one square."""
         there = board.step_to(state.agent, direction)
-        if there in state.walls or not all(0 <= place < self.size for place in there):
+        if there in state.walls or not all(0 <= coordinate < self.size for coordinate in there):
             raise Refused(f"there is a wall {direction} of the disc")
-        found = replace(state, agent=there, moves=state.moves + 1)
+        after = replace(state, agent=there, moves=state.moves + 1)
         solved = there == state.goal
-        done = solved or found.moves >= self.max_moves
-        shown = [] if done else self.observe(found)
+        done = solved or after.moves >= self.max_moves
+        shown = [] if done else self.observe(after)
         return MoveOutcome(
-            found, shown, float(solved) - self.step_cost, done, {"solved": float(solved)}
+            after, shown, float(solved) - self.step_cost, done, {"solved": float(solved)}
         )

@@ -101,8 +101,8 @@ class GuiWorld(Environment):
         labels = draw.sample(LABELS, self.rows)
         changed = draw.sample(range(self.rows), self.goals)
         rows = tuple(
-            _draw_row(draw, label, place in changed, self.kinds)
-            for place, label in enumerate(labels)
+            _draw_row(draw, label, number in changed, self.kinds)
+            for number, label in enumerate(labels)
         )
         lines = range(self.rows + 1 + self.gaps)
         places = sorted(draw.sample(lines, self.rows + 1)) if self.gaps else lines
@@ -119,59 +119,59 @@ class GuiWorld(Environment):
         page.paste(_background(self.width, self.height), (0, state.top))
         pen, font = ImageDraw.Draw(page), ImageFont.load_default(self.row_px * 3 // 8)
         for number, (row, value) in enumerate(zip(state.rows, state.values, strict=True)):
-            place = state.places[number]
-            pen.rectangle((*self._at(4, place, 4), *self._at(LEFT - 6, place, 36)), "#202020")
-            pen.text(self._at(10, place, 11), row.label, "white", font)
+            line = state.places[number]
+            pen.rectangle((*self._at(4, line, 4), *self._at(LEFT - 6, line, 36)), "#202020")
+            pen.text(self._at(10, line, 11), row.label, "white", font)
             edge = "#2060e0" if number == state.focus else "#808080"
             right = LEFT + 28 if row.kind == "tick" else RIGHT
-            box = (*self._at(LEFT, place, 6), *self._at(right, place, 34))
+            box = (*self._at(LEFT, line, 6), *self._at(right, line, 34))
             pen.rectangle(box, "white", edge, 2)
             if row.kind == "tick":
                 if value == "on":
                     marks = ((LEFT + 6, 20), (LEFT + 12, 28), (LEFT + 23, 11))
-                    pen.line([self._at(x, place, y) for x, y in marks], "black", 3)
+                    pen.line([self._at(x, line, y) for x, y in marks], "black", 3)
                 continue
-            pen.text(self._at(LEFT + 8, place, 11), value, "black", font)
+            pen.text(self._at(LEFT + 8, line, 11), value, "black", font)
             if row.kind == "menu":
                 corners = ((RIGHT - 20, 16), (RIGHT - 8, 16), (RIGHT - 14, 25))
-                pen.polygon([self._at(x, place, y) for x, y in corners], "black")
+                pen.polygon([self._at(x, line, y) for x, y in corners], "black")
         last = state.places[-1]
         pen.rectangle((*self._at(LEFT, last, 6), *self._at(RIGHT, last, 34)), "#2060e0")
         pen.text(self._at(LEFT + 60, last, 11), "Save", "white", font)
         if state.menu is not None:
-            for place, option in enumerate(OPTIONS, start=state.places[state.menu] + 1):
-                box = (*self._at(LEFT, place, 0), *self._at(RIGHT, place, ROW))
+            for line, option in enumerate(OPTIONS, start=state.places[state.menu] + 1):
+                box = (*self._at(LEFT, line, 0), *self._at(RIGHT, line, ROW))
                 pen.rectangle(box, "#e0e8ff", "#2060e0")
-                pen.text(self._at(LEFT + 8, place, 11), option, "black", font)
+                pen.text(self._at(LEFT + 8, line, 11), option, "black", font)
         return [page.crop((0, state.top, self.width, state.top + self.height))]
 
     def demonstrate(self, state: Form) -> tuple[str, dict[str, Any]]:
         """Return what to do next: put the first wrong row right, then save."""
         wrong = [i for i, row in enumerate(state.rows) if row.wanted != state.values[i]]
         row = state.rows[wrong[0]] if wrong else None
-        place = state.places[wrong[0] if wrong else -1]
+        line = state.places[wrong[0] if wrong else -1]
         if state.menu is not None:
-            place = state.places[state.menu] + 1 + OPTIONS.index(state.rows[state.menu].wanted)
+            line = state.places[state.menu] + 1 + OPTIONS.index(state.rows[state.menu].wanted)
         elif row and row.kind == "field" and state.focus == wrong[0]:
             return "type", {"text": row.wanted}
         tick = row is not None and row.kind == "tick" and state.menu is None
-        x, y = self._at(LEFT + 14 if tick else (LEFT + RIGHT) // 2, place, 20)
+        x, y = self._at(LEFT + 14 if tick else (LEFT + RIGHT) // 2, line, 20)
         if not 0 <= y - state.top < self.height:
             return "scroll", {"direction": "down" if y > state.top else "up"}
         return "click", {"point": Point(x / self.width, (y - state.top) / self.height)}
 
     def click(self, state: Form, point: Annotated[Point, "where"]) -> MoveOutcome:
         """Click on something in the window."""
-        x, place = point.x * WIDTH, int(point.y * self.height + state.top) // self.row_px
+        x, line = point.x * WIDTH, int(point.y * self.height + state.top) // self.row_px
         inside = LEFT <= x <= RIGHT
         if state.menu is not None:
-            option, values = place - state.places[state.menu] - 1, [*state.values]
+            option, values = line - state.places[state.menu] - 1, [*state.values]
             if inside and 0 <= option < len(OPTIONS):
                 values[state.menu] = OPTIONS[option]
             return self._after(replace(state, values=tuple(values), menu=None))
-        if not inside or place not in state.places:
+        if not inside or line not in state.places:
             return self._after(replace(state, focus=None))
-        number = state.places.index(place)
+        number = state.places.index(line)
         if number == len(state.rows):
             return self._after(state, saved=True)
         row, values = state.rows[number], [*state.values]
@@ -201,14 +201,14 @@ class GuiWorld(Environment):
 
     def _after(self, state: Form, saved: bool = False) -> MoveOutcome:
         top = min(max(state.top, 0), max(0, self._height(state) - self.height))
-        found = replace(state, top=top, moves=state.moves + 1)
+        after = replace(state, top=top, moves=state.moves + 1)
         right = sum(
             row.wanted == value for row, value in zip(state.rows, state.values, strict=True)
         )
         solved = saved and right == len(state.rows)
-        done = saved or found.moves >= self.max_moves
+        done = saved or after.moves >= self.max_moves
         metrics = {"solved": float(solved), "progress": right / len(state.rows)}
-        return MoveOutcome(found, [] if done else self.observe(found), float(solved), done, metrics)
+        return MoveOutcome(after, [] if done else self.observe(after), float(solved), done, metrics)
 
     def _at(self, x: int, place: int, y: int) -> tuple[int, int]:
         """Return a place in a row in pixels of the page; x and y are those of a row of the default size."""

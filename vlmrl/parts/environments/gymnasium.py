@@ -88,12 +88,12 @@ class Gymnasium(Environment):
         if action not in known:
             raise Refused(f"there is no action {action!r:.60}: expected one of {', '.join(known)}")
         live, number = self._at(state), known.index(action)
-        found = Played(state.seed, (*state.moves, number))
+        after = Played(state.seed, (*state.moves, number))
         live.state = None  # should the step fail half done
         live.seen, reward, ended, cut, _ = live.world.step(number)
-        live.state = None if ended or cut else found
-        done = bool(ended or cut) or len(found.moves) >= self.max_moves
-        return MoveOutcome(found, [] if done else self.observe(found), float(reward), done)
+        live.state = None if ended or cut else after
+        done = bool(ended or cut) or len(after.moves) >= self.max_moves
+        return MoveOutcome(after, [] if done else self.observe(after), float(reward), done)
 
     @functools.cached_property
     def _live(self) -> _Live:

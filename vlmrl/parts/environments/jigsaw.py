@@ -58,9 +58,9 @@ class Jigsaw(Environment):
         """Return the tiles as they lie."""
         scene, side = draw_scene(state.seed, self.size * self.tile_px), self.tile_px
         image = Image.new("RGB", scene.size)
-        for place, tile in enumerate(state.order):
+        for cell, tile in enumerate(state.order):
             left, top = tile % self.size * side, tile // self.size * side
-            corner = (place % self.size * side, place // self.size * side)
+            corner = (cell % self.size * side, cell // self.size * side)
             image.paste(scene.crop((left, top, left + side, top + side)), corner)
         return [image]
 
@@ -81,12 +81,12 @@ class Jigsaw(Environment):
             raise Refused(f"expected two different places from 1 to {len(places)}")
         order = [*state.order]
         order[first - 1], order[second - 1] = order[second - 1], order[first - 1]
-        found = replace(state, order=tuple(order), swaps=state.swaps + 1)
-        right = sum(place == tile for place, tile in enumerate(order))
+        after = replace(state, order=tuple(order), swaps=state.swaps + 1)
+        right = sum(cell == tile for cell, tile in enumerate(order))
         solved = right == len(order)
-        done = solved or found.swaps >= self.max_swaps
+        done = solved or after.swaps >= self.max_swaps
         metrics = {"solved": float(solved), "progress": right / len(order)}
-        return MoveOutcome(found, [] if done else self.observe(found), float(solved), done, metrics)
+        return MoveOutcome(after, [] if done else self.observe(after), float(solved), done, metrics)
 
 
 def draw_scene(seed: int, side: int) -> PilImage:

@@ -109,11 +109,11 @@ class Openenv(Environment):
         _connections[name] = opened
         seed = seed_for(sample, seed) % 2**31
         try:
-            found = self._ask(name, {"type": "reset", "data": {"seed": seed, **self.reset_options}})
+            reply = self._ask(name, {"type": "reset", "data": {"seed": seed, **self.reset_options}})
         except BaseException:
             _let_go(name)
             raise
-        return OpenenvSession(name, json.dumps(found.get("observation")))
+        return OpenenvSession(name, json.dumps(reply.get("observation")))
 
     def observe(self, state: OpenenvSession) -> Sequence[Part]:
         """Return the images and the fields of the last observation."""
@@ -124,9 +124,14 @@ class Openenv(Environment):
             decode_image(io.BytesIO(base64.b64decode(seen[key])), key) for key in self.images
         ]
         names = self.show or [key for key in seen if key not in (*self.images, "metadata")]
-        told = {key: seen[key] for key in names if key in seen}
-        texts = [value if isinstance(value, str) else json.dumps(value) for value in told.values()]
-        return [*parts, *(texts if len(texts) == 1 else [json.dumps(told)] if told else [])]
+        seen_keys = {key: seen[key] for key in names if key in seen}
+        texts = [
+            value if isinstance(value, str) else json.dumps(value) for value in seen_keys.values()
+        ]
+        return [
+            *parts,
+            *(texts if len(texts) == 1 else [json.dumps(seen_keys)] if seen_keys else []),
+        ]
 
     def task(self, state: OpenenvSession) -> str:
         """Return what to do."""
@@ -136,18 +141,18 @@ class Openenv(Environment):
         """Return the one action, with the fields that the server takes."""
         text = {"properties": {"message": {"type": "string"}}, "required": ["message"]}
         body = {"type": "object", **(self.action or text)}
-        told = {"name": "act", "description": "Act in the environment.", "parameters": body}
-        return [{"type": "function", "function": told}]
+        function = {"name": "act", "description": "Act in the environment.", "parameters": body}
+        return [{"type": "function", "function": function}]
 
     def step(self, state: OpenenvSession, move: Move) -> MoveOutcome:
         """Send an action to the server."""
         if move.name not in self.actions:
             raise Refused(f"there is no action {move.name!r:.60}: expected act")
-        found = self._ask(state.name, {"type": "step", "data": dict(move.arguments)})
-        there = OpenenvSession(state.name, json.dumps(found.get("observation")), state.moves + 1)
-        done = bool(found.get("done")) or there.moves >= self.max_moves
+        reply = self._ask(state.name, {"type": "step", "data": dict(move.arguments)})
+        there = OpenenvSession(state.name, json.dumps(reply.get("observation")), state.moves + 1)
+        done = bool(reply.get("done")) or there.moves >= self.max_moves
         return MoveOutcome(
-            there, [] if done else self.observe(there), found.get("reward") or 0.0, done
+            there, [] if done else self.observe(there), reply.get("reward") or 0.0, done
         )
 
     def close(self, state: State) -> None:
@@ -167,10 +172,10 @@ class Openenv(Environment):
         answer = json.loads(_connections[name].recv(timeout=self.timeout_s))
         data = answer.get("data") or {}
         if answer.get("type") == "error":
-            told = f"{data.get('code')}: {data.get('message')}"
+            complaint = f"{data.get('code')}: {data.get('message')}"
             if data.get("code") == "VALIDATION_ERROR" and message["type"] == "step":
-                raise Refused(" ".join(told.split()))
-            raise ConnectionError(f"the server states {told:.300}")
+                raise Refused(" ".join(complaint.split()))
+            raise ConnectionError(f"the server states {complaint:.300}")
         if answer.get("type") != "observation":
             raise UserError(f"openenv {self.url}: expected an observation, got {answer!r:.100}")
         return data

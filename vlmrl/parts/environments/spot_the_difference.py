@@ -89,11 +89,11 @@ class SpotTheDifference(Environment):
         ((x, y), _), *_ = self._layout(state.seed)[0]
         box, inner = self._box(x, y), point.y * 2 % 1
         hit = box.x1 <= point.x <= box.x2 and box.y1 <= inner <= box.y2
-        found = replace(state, tries=state.tries + 1)
-        done = hit or found.tries >= self.max_tries
+        after = replace(state, tries=state.tries + 1)
+        done = hit or after.tries >= self.max_tries
         reward = max(0.0, 1.0 - self.try_cost * state.tries) if hit else 0.0
         shown: list[Part] = [] if done else ["They do not differ there."]
-        return MoveOutcome(found, shown, reward, done, {"solved": float(hit)})
+        return MoveOutcome(after, shown, reward, done, {"solved": float(hit)})
 
     def _layout(self, seed: int) -> tuple[list[tuple[tuple[int, int], str]], str]:
         """Return cell and colour of each shape, and the colour of the first one below."""

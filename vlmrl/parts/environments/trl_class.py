@@ -55,11 +55,11 @@ class TrlClass(Environment):
     def reset(self, sample: Sample, seed: int) -> Copied:
         """Make an object and reset it, with the sample's `meta` and the seed as far as it takes them."""
         world = plugins.load("environment", self.factory)()
-        given = {**sample.meta, "seed": seed_for(sample, seed)}
+        arguments = {**sample.meta, "seed": seed_for(sample, seed)}
         known = inspect.signature(world.reset).parameters
-        if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-            given = {key: value for key, value in given.items() if key in known}
-        return Copied(world, world.reset(**given))
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            arguments = {key: value for key, value in arguments.items() if key in known}
+        return Copied(world, world.reset(**arguments))
 
     def observe(self, state: Copied) -> Sequence[Part]:
         """Return what the last method returned."""
@@ -75,23 +75,23 @@ class TrlClass(Environment):
     def schemas(self, space: Space = "norm1") -> list[dict[str, Any]]:
         """Return the public methods in OpenAI's form."""
         methods = self._methods()
-        told = {name: inspect.getdoc(method) or name for name, method in methods.items()}
-        return [tool.schema(methods[name], name, told[name], space) for name in methods]
+        descriptions = {name: inspect.getdoc(method) or name for name, method in methods.items()}
+        return [tool.schema(methods[name], name, descriptions[name], space) for name in methods]
 
     def step(self, state: Copied, move: Move) -> MoveOutcome:
         """Call a method of a copy."""
         methods = self._methods()
         if move.name not in methods:
             raise Refused(f"there is no action {move.name!r:.60}: expected {', '.join(methods)}")
-        given = tool.to_values(methods[move.name], move.arguments, lambda *_: Frame())
+        arguments = tool.to_values(methods[move.name], move.arguments, lambda *_: Frame())
         world, before = copy.deepcopy(state.world), _reward(state.world)
         try:
-            shown = getattr(world, move.name)(**given)
+            shown = getattr(world, move.name)(**arguments)
         except ValueError as error:
             raise Refused(" ".join(str(error).split())[:400] or "refused") from error
-        found, done = Copied(world, shown), bool(getattr(world, "done", False))
+        after, done = Copied(world, shown), bool(getattr(world, "done", False))
         return MoveOutcome(
-            found, [] if done else self.observe(found), _reward(world) - before, done
+            after, [] if done else self.observe(after), _reward(world) - before, done
         )
 
     @property
@@ -101,8 +101,8 @@ class TrlClass(Environment):
 
     def _methods(self) -> dict[str, Callable[..., Any]]:
         made = plugins.load("environment", self.factory)
-        found = inspect.getmembers(made, inspect.isfunction)
-        return {name: one for name, one in found if name[0] != "_" and name not in OURS}
+        members = inspect.getmembers(made, inspect.isfunction)
+        return {name: method for name, method in members if name[0] != "_" and name not in OURS}
 
 
 def _reward(world: Any) -> float:

@@ -170,17 +170,17 @@ class Glm4vMoe(MropeFamily):
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights with each expert's own, as in published checkpoints, which vLLM expects."""
-        found: dict[str, torch.Tensor] = {}
+        weights: dict[str, torch.Tensor] = {}
         for name, weight in named.items():
             layer, experts, leaf = name.partition(".mlp.experts.")
             if not experts:
-                found[name] = weight
+                weights[name] = weight
                 continue
             leaves = ("gate_proj", "up_proj") if leaf == "gate_up_proj" else (leaf,)
             for number, expert in enumerate(weight):
                 for part, own in zip(leaves, expert.chunk(len(leaves)), strict=True):
-                    found[f"{layer}{experts}{number}.{part}.weight"] = own
-        return found
+                    weights[f"{layer}{experts}{number}.{part}.weight"] = own
+        return weights
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:

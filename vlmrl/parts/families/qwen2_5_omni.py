@@ -137,11 +137,11 @@ class Qwen25Omni(MropeFamily):
         Positions are exactly those of transformers: the audio marks share the positions of the
         vision marks, and the last marks follow the last token of either.
         """
-        place = np.indices(grid)
+        indices = np.indices(grid)
         # As transformers computes it, in float32: 25 * 0.08 is 2.
-        seconds = place[0].astype(np.float32) * np.float32(seconds_per_grid(processor, video))
-        place[0] = (seconds * processor.tokens_per_second).astype(np.int64)
-        seen = torch.from_numpy(place.reshape(3, -1)) + layout.start
+        seconds = indices[0].astype(np.float32) * np.float32(seconds_per_grid(processor, video))
+        indices[0] = (seconds * processor.tokens_per_second).astype(np.int64)
+        seen = torch.from_numpy(indices.reshape(3, -1)) + layout.start
         if not audio_tokens:
             layout.put([processor.video_token_id] * seen.shape[1], seen)
             return

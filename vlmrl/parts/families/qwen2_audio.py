@@ -157,7 +157,7 @@ class Qwen2Audio(Family):
         lengths = count_audio_tokens(prompt.tensors["feature_attention_mask"])
         cut = ({n: t[i : i + 1] for n, t in prompt.tensors.items()} for i in range(len(lengths)))
         pairs = zip(cut, lengths, strict=True)
-        return [stand_alone(model.config.audio_token_id, one, length) for one, length in pairs]
+        return [stand_alone(model.config.audio_token_id, clip, length) for clip, length in pairs]
 
     def decode(
         self,

@@ -43,8 +43,8 @@ class Exchange(Transpose):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Return the one weight of `input_dict` under its name in the model."""
-        (found,) = input_dict.values()
-        weight = found[0] if isinstance(found, list) else found
+        (stored,) = input_dict.values()
+        weight = stored[0] if isinstance(stored, list) else stored
         fits = weight.shape == kwargs["model"].get_parameter(kwargs["full_layer_name"]).shape
         name = self.get_target_pattern(input_dict, source_patterns, target_patterns)
         return {name: weight if fits else weight.transpose(self.dim0, self.dim1)}

@@ -54,9 +54,9 @@ class PromptLayout:
 
     def grid(self, token: int, times: int, rows: int, columns: int, step: float = 1.0) -> None:
         """Append a placeholder per cell of a grid; frames are `step` positions apart in time."""
-        place = np.indices((times, rows, columns))
-        place[0] = (place[0] * step).astype(np.int64)
-        places = torch.from_numpy(place.reshape(3, -1)) + self.start
+        indices = np.indices((times, rows, columns))
+        indices[0] = (indices[0] * step).astype(np.int64)
+        places = torch.from_numpy(indices.reshape(3, -1)) + self.start
         self.put([token] * places.shape[1], places)
 
     def put(self, ids: Sequence[int], places: torch.Tensor) -> None:
@@ -68,13 +68,13 @@ class PromptLayout:
 
 def split_runs(ids: Sequence[int], placeholders: Sequence[int]) -> list[list[int]]:
     """Split the ids into runs of text and single placeholders."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for i in ids:
-        if i in placeholders or not found or found[-1][0] in placeholders:
-            found.append([i])
+        if i in placeholders or not runs or runs[-1][0] in placeholders:
+            runs.append([i])
         else:
-            found[-1].append(i)
-    return found
+            runs[-1].append(i)
+    return runs
 
 
 def process_videos(
@@ -224,10 +224,10 @@ class MropeFamily(Family):
         kinds = {getattr(processor, f"{kind}_token_id"): kind for kind in self.kinds}
         compact = processor.tokenizer(text)["input_ids"]
         places = [kinds[i] for i in compact if i in kinds]
-        given = [kind_of(medium) for medium in media]
-        if places != given:
+        media_kinds = [kind_of(medium) for medium in media]
+        if places != media_kinds:
             counts = ", ".join(
-                f"{places.count(k)} {k} placeholders for {given.count(k)} {k}s"
+                f"{places.count(k)} {k} placeholders for {media_kinds.count(k)} {k}s"
                 for k in kinds.values()
             )
             raise UserError(f"the prompt has {counts}, or they are in another order")

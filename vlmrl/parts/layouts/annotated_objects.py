@@ -225,9 +225,9 @@ def find_file(home: Path, stated: Any, key: str) -> Path:
     inside = home.resolve()
     parts = [p for p in str(stated).replace("\\", "/").split("/") if p not in ("", ".", "..")]
     for start in range(len(parts)):
-        found = inside.joinpath(*parts[start:])
-        if found.exists() and found.resolve().is_relative_to(inside):
-            return found
+        file = inside.joinpath(*parts[start:])
+        if file.exists() and file.resolve().is_relative_to(inside):
+            return file
     raise UserError(f"key {key!r}: expected a path below {home}, got {stated!r:.80}")
 
 
@@ -243,12 +243,14 @@ def locate(root: Path, name: Any, key: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     for start in range(len(parts)):
         tail = "/".join(parts[start:])
-        found = [f"{folder}{tail}" for folder in _folders(root) if (root / folder / tail).is_file()]
-        if tail in found or len(found) == 1:
-            return tail if tail in found else found[0]
-        if found:
+        candidates = [
+            f"{folder}{tail}" for folder in _folders(root) if (root / folder / tail).is_file()
+        ]
+        if tail in candidates or len(candidates) == 1:
+            return tail if tail in candidates else candidates[0]
+        if candidates:
             raise UserError(
-                f"key {key!r}: {name!r} lies in several folders ({found[0]}, {found[1]}): set root"
+                f"key {key!r}: {name!r} lies in several folders ({candidates[0]}, {candidates[1]}): set root"
             )
     return name
 
@@ -256,12 +258,12 @@ def locate(root: Path, name: Any, key: str) -> str:
 @functools.lru_cache(maxsize=16)
 def _folders(root: Path) -> tuple[str, ...]:
     """Return the root ("") and the folders at most three levels below it, each with a slash."""
-    found = [""]
+    folders = [""]
     for folder, inner, _ in os.walk(root):
         level = len(Path(folder).relative_to(root).parts)
         inner[:] = sorted(inner) if level < 3 else []
         if level:
-            found.append(f"{Path(folder).relative_to(root).as_posix()}/")
-        if len(found) > MAX_FOLDERS:
+            folders.append(f"{Path(folder).relative_to(root).as_posix()}/")
+        if len(folders) > MAX_FOLDERS:
             break
-    return tuple(found)
+    return tuple(folders)

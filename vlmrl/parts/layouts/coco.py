@@ -181,9 +181,9 @@ class Coco(Layout):
 
     def recognise(self, place: DataPlace) -> str | None:
         """Return why a file is COCO's."""
-        found = place.document
+        document = place.document
         lists = all(
-            memoryview(found.get(key, b""))[:1] == b"[" for key in ("images", "annotations")
+            memoryview(document.get(key, b""))[:1] == b"[" for key in ("images", "annotations")
         )
         return "one object with the lists `images` and `annotations`" if lists else None
 
@@ -268,16 +268,16 @@ def _box(annotation: Mapping[str, Any]) -> list[float]:
 
 def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
     key = "segmentation"
-    found = annotation.get(key)
-    if isinstance(found, list) and found:
-        polygons = [numbers(polygon, key) for polygon in found]
+    stated = annotation.get(key)
+    if isinstance(stated, list) and stated:
+        polygons = [numbers(polygon, key) for polygon in stated]
         if all(len(p) >= 6 and len(p) % 2 == 0 for p in polygons):
             return mask_of(polygons, _get(image, "height", int), _get(image, "width", int))
-    if isinstance(found, Mapping) and {"size", "counts"} <= set(found):
-        if isinstance(found["counts"], list):
-            return run_lengths(found)
-        return {"size": found["size"], "counts": found["counts"]}
-    raise UserError(f"key {key!r}: expected polygons or run lengths, got {found!r:.60}")
+    if isinstance(stated, Mapping) and {"size", "counts"} <= set(stated):
+        if isinstance(stated["counts"], list):
+            return run_lengths(stated)
+        return {"size": stated["size"], "counts": stated["counts"]}
+    raise UserError(f"key {key!r}: expected polygons or run lengths, got {stated!r:.60}")
 
 
 def _keypoints(annotation: Mapping[str, Any]) -> dict[str, Any]:

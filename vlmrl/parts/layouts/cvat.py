@@ -150,8 +150,8 @@ def _box(shape: Any) -> list[float]:
 def _points(shape: Any) -> list[tuple[float, float]]:
     text = shape.get("points", "")
     try:
-        found = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
-        return [(x, y) for x, y in found]
+        pairs = [tuple(map(float, pair.split(","))) for pair in text.split(";")]
+        return [(x, y) for x, y in pairs]
     except ValueError as error:
         raise UserError(
             f"<{shape.tag}>: key 'points': expected 'x,y;x,y', got {text!r:.60}"

@@ -109,10 +109,10 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
         """Return a turn under the default tags."""
         if not isinstance(turn, Mapping):
             return turn
-        said = turn.get(self._tags.get("role_tag", "from"))
+        tag_value = turn.get(self._tags.get("role_tag", "from"))
         roles = {self._tags.get(tag, role): role for role, tag in TAGS.items()}
         return {
-            "from": roles.get(str(said), said),
+            "from": roles.get(str(tag_value), tag_value),
             "value": turn.get(self._tags.get("content_tag", "value")),
         }
 
@@ -124,9 +124,9 @@ def _entries(place: DataPlace) -> dict[str, Mapping[str, Any]]:
         return _entries(DataPlace(file)) if file.is_file() else {}
     if place.path.name != "dataset_info.json":
         return {}
-    found = {name: text_rows.load(text) for name, text in place.document.items()}
+    entries = {name: text_rows.load(text) for name, text in place.document.items()}
     fits = all(
         isinstance(entry, Mapping) and any(key in entry for key in SOURCES)
-        for entry in found.values()
+        for entry in entries.values()
     )
-    return found if fits else {}
+    return entries if fits else {}

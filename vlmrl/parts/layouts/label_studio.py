@@ -76,7 +76,7 @@ def _is_regions(value: Any) -> bool:
 
 def _short_results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the regions of a row of JSON-MIN in the form of JSON."""
-    values = [value for found in row.values() if _is_regions(found) for value in found]
+    values = [value for regions in row.values() if _is_regions(regions) for value in regions]
     kinds = [next(key for key in value if key.endswith("labels")) for value in values]
     return [{"type": kind, "value": value} for kind, value in zip(kinds, values, strict=True)]
 

@@ -45,8 +45,8 @@ class Labelme(Layout):
     def recognise(self, place: DataPlace) -> str | None:
         """Return why a folder is Labelme's."""
         for name in [n for n in place.names if n.endswith(".json")][:3]:
-            found = DataPlace(place.path / name).document
-            if "shapes" in found and "imagePath" in found:
+            document = DataPlace(place.path / name).document
+            if "shapes" in document and "imagePath" in document:
                 return f"{name} has `shapes` and `imagePath`"
         return None
 
@@ -87,9 +87,9 @@ def _image(file: Path, tree: Mapping[str, Any], home: Path) -> str:
     beside = Path(os.path.normpath(file.parent / stated))
     if beside.is_file() and beside.is_relative_to(home):
         return str(beside.relative_to(home))
-    found = locate(home, tree.get("imagePath"), "imagePath")
+    image = locate(home, tree.get("imagePath"), "imagePath")
     inside = tree.get("imageData")
-    return inside if isinstance(inside, str) and not (home / found).is_file() else found
+    return inside if isinstance(inside, str) and not (home / image).is_file() else image
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -100,12 +100,12 @@ def _first_pixel(place: DataPlace) -> int:
 
 
 def _box(element: Any, first: int) -> list[float]:
-    found = []
+    corners = []
     for key in ("xmin", "ymin", "xmax", "ymax"):
         text = _text(element, f"bndbox/{key}")
         try:
-            found.append(float(text))
+            corners.append(float(text))
         except ValueError as error:
             raise UserError(f"key {key!r}: expected a number, got {text!r:.60}") from error
-    x1, y1, x2, y2 = found
+    x1, y1, x2, y2 = corners
     return [x1 - first, y1 - first, x2, y2]

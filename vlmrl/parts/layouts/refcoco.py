@@ -92,9 +92,9 @@ def _pickle(place: DataPlace) -> str | None:
 def _annotation(row: Mapping[str, Any]) -> Mapping[str, Any]:
     value = row["raw_anns"]
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        annotation = json.loads(value) if isinstance(value, str) else value
     except ValueError as error:
         raise UserError(f"key 'raw_anns': expected JSON, got {value!r:.60}") from error
-    if not isinstance(found, Mapping):
-        raise UserError(f"key 'raw_anns': expected an object, got {found!r:.60}")
-    return found
+    if not isinstance(annotation, Mapping):
+        raise UserError(f"key 'raw_anns': expected an object, got {annotation!r:.60}")
+    return annotation

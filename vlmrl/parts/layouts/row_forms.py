@@ -45,8 +45,8 @@ def read_reply(reply: Any, question: str, key: str) -> dict[str, Any]:
     if not isinstance(reply, str) or not reply.strip():
         raise UserError(f"key {key!r}: expected an answer, got {reply!r:.60}")
     thought = _THOUGHT.search(reply)
-    found = _ANSWER.search(reply)
-    text = found["answer"] if found else _THOUGHT.sub("", reply)
+    match = _ANSWER.search(reply)
+    text = match["answer"] if match else _THOUGHT.sub("", reply)
     if fenced := _FENCE.fullmatch(text):
         text = fenced["inside"]
     text = text.strip()
@@ -86,8 +86,8 @@ def _boxes(text: str) -> list[tuple[Any, str | None]] | None:
     if _is_box(value):
         return [(value, None)]
     items = value if isinstance(value, list) else [value]
-    found = [_box(item) for item in items]
-    return None if not found or None in found else [each for each in found if each is not None]
+    boxes = [_box(item) for item in items]
+    return None if not boxes or None in boxes else [each for each in boxes if each is not None]
 
 
 def _box(item: Any) -> tuple[Any, str | None] | None:
@@ -120,12 +120,12 @@ COLUMNS = {
 
 def media_columns(row: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the media of a row by kind: image, video, audio; a kind that it has none of is left out."""
-    found = {}
+    columns = {}
     for kind, names in COLUMNS.items():
         values = [row[name] for name in names if row.get(name) not in (None, "", [])]
         if values:
-            found[kind] = values[0] if isinstance(values[0], list) else [values[0]]
-    return found
+            columns[kind] = values[0] if isinstance(values[0], list) else [values[0]]
+    return columns
 
 
 # --------------------------------------------------------------------------------------------------
@@ -188,9 +188,9 @@ def read_turns(
 
 def _turn(turn: Any, role: str, text: str, where: str) -> _Turn:
     if not isinstance(turn, Mapping) or turn.get(role) not in ROLES:
-        said = turn.get(role) if isinstance(turn, Mapping) else turn
+        stated = turn.get(role) if isinstance(turn, Mapping) else turn
         raise UserError(
-            f"{where}: expected {role!r} to be one of {', '.join(ROLES)}, got {said!r:.60}"
+            f"{where}: expected {role!r} to be one of {', '.join(ROLES)}, got {stated!r:.60}"
         )
     content = turn.get(text)
     if isinstance(content, list):
@@ -202,23 +202,23 @@ def _turn(turn: Any, role: str, text: str, where: str) -> _Turn:
 
 def _parts(role: str, content: list[Any], where: str) -> _Turn:
     """Return a turn whose content is a list of parts, as chat APIs write it."""
-    found = _Turn(role, "")
+    merged = _Turn(role, "")
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
         kind = str(kind).removesuffix("_url")
         if kind == "text" and isinstance(part.get("text"), str):
-            found.text += part["text"]
+            merged.text += part["text"]
         elif kind in LISTS:
-            found.text += f"<{kind}>"
+            merged.text += f"<{kind}>"
             value = part.get(kind, part.get(f"{kind}_url"))
             value = value.get("url") if isinstance(value, Mapping) and "url" in value else value
             if value is not None:  # else it is one of the row's own
-                found.media.setdefault(kind, []).append(value)
+                merged.media.setdefault(kind, []).append(value)
         else:
             raise UserError(
                 f"{where}: expected a part of text, image, video or audio, got {part!r:.60}"
             )
-    return found
+    return merged
 
 
 def _share_out(media: Mapping[str, list[Any]], turns: list[_Turn], key: str) -> None:

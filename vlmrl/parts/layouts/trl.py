@@ -39,19 +39,19 @@ class Trl(Layout):
         asked = next((key for key in PROMPTS if place.has_keys(key)), None)
         # `answer` beside `problem` and images is EasyR1's; a prompt with reward_model is verl's
         known = ANSWERS if asked == "prompt" else ANSWERS[:1]
-        told = next((key for key in known if place.has_keys(key)), None)
-        if asked is None or told is None or place.has_keys("reward_model"):
+        answer = next((key for key in known if place.has_keys(key)), None)
+        if asked is None or answer is None or place.has_keys("reward_model"):
             return None
-        return f"rows have `{asked}` and `{told}`"
+        return f"rows have `{asked}` and `{answer}`"
 
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         asked = next((key for key in PROMPTS if row.get(key) is not None), PROMPTS[0])
-        told = next((key for key in ANSWERS if row.get(key) is not None), ANSWERS[0])
-        prompt, reply = row.get(asked), row.get(told)
+        answer = next((key for key in ANSWERS if row.get(key) is not None), ANSWERS[0])
+        prompt, reply = row.get(asked), row.get(answer)
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
         if isinstance(reply, list) and reply and isinstance(reply[-1], Mapping):
             reply = reply[-1].get("content")
         ours, _ = read_turns(prompt, media_columns(row), asked)
-        return {"id": row.get("id"), **ours, **read_reply(reply, ours["question"], told)}
+        return {"id": row.get("id"), **ours, **read_reply(reply, ours["question"], answer)}

@@ -126,8 +126,8 @@ def _detection_options(row: Mapping[str, Any]) -> dict[str, Any]:
         weights["completeness"] = ratio[key] * completeness
     if not weights:
         raise UserError(f"key {RATIOS!r}: expected a part above 0, got {dict(stated)}")
-    found = {"matching": MATCHINGS[pairs[0]], "cut": True} if pairs else {}
-    return {**found, "weights": weights, "threshold": THRESHOLDS, "penalty": SIZE_PENALTY}
+    options = {"matching": MATCHINGS[pairs[0]], "cut": True} if pairs else {}
+    return {**options, "weights": weights, "threshold": THRESHOLDS, "penalty": SIZE_PENALTY}
 
 
 def _share(stated: Mapping[str, Any], key: str, known: tuple[str, ...]) -> float:

@@ -114,5 +114,5 @@ class RegionRows(Sequence[Mapping[str, Any]]):
 def _file(place: DataPlace, image: Any) -> str:
     """Return the path of an image: `.jpg` as published, else a `.png` that someone made of it."""
     home = place.media_home
-    found = [locate(home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
-    return next((name for name in found if (home / name).is_file()), found[0])
+    candidates = [locate(home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
+    return next((name for name in candidates if (home / name).is_file()), candidates[0])

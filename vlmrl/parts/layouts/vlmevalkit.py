@@ -79,7 +79,7 @@ class Vlmevalkit(Layout):
         if isinstance(value, str) and value.startswith("["):
             if not _LIST.fullmatch(value):
                 raise UserError(f"key 'image': expected a list of images, got {value!r:.60}")
-            value = [one or other for one, other in _TEXT.findall(value)]
+            value = [quoted or other for quoted, other in _TEXT.findall(value)]
         values = value if isinstance(value, list) else [value]
         if not values or not all(isinstance(each, str | bytes) and each for each in values):
             raise UserError(f"key 'image': expected base64 texts or paths, got {value!r:.60}")

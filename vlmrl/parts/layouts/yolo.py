@@ -65,7 +65,7 @@ class Yolo(Layout):
         assert file is not None
         stated = _config(file)[split]
         listed = stated if isinstance(stated, list) else [stated]
-        images = [image for one in listed for image in _images(place, one)]
+        images = [image for folder in listed for image in _images(place, folder)]
         return [{"image": path, WHERE: str(_labels_of(path))} for path in images]
 
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
@@ -83,8 +83,10 @@ class Yolo(Layout):
         common = {"id": image, "image": image, "box_space": "norm1"}
         if shape is not None:
             question = self.question or f"Find the keypoints of every {', '.join(names.values())}."
-            found = [{**_instance(values, shape[1]), "label": label} for label, values in parsed]
-            return {**common, "question": question, "keypoints": found}
+            instances = [
+                {**_instance(values, shape[1]), "label": label} for label, values in parsed
+            ]
+            return {**common, "question": question, "keypoints": instances}
         boxes = [_box(values) for _, values in parsed]
         masks = [_outline(v) for _, v in parsed] if task == "segmentation" else []
         question = self.question or ask(task, list(names.values()), labels)
@@ -95,8 +97,8 @@ def _config_file(place: DataPlace) -> Path | None:
     if place.path.suffix in (".yaml", ".yml"):
         return place.path if place.path.is_file() else None
     names = [n for n in place.names if "/" not in n and Path(n).suffix in (".yaml", ".yml")]
-    found = [n for n in ("data.yaml", "dataset.yaml") if n in names] or names
-    return place.path / found[0] if found else None
+    candidates = [n for n in ("data.yaml", "dataset.yaml") if n in names] or names
+    return place.path / candidates[0] if candidates else None
 
 
 def _config(file: Path | None) -> Mapping[str, Any]:
@@ -122,13 +124,13 @@ def _images(place: DataPlace, stated: Any) -> list[Path]:
     root = Path(str(_config(_config_file(place)).get("path", ""))).name
     for name in (str(stated), f"{root}/{stated}"):
         try:
-            found = find_file(place.home, name, "train")
+            listing = find_file(place.home, name, "train")
         except UserError:
             continue
-        if found.is_dir():
-            return sorted(p for p in found.rglob("*") if p.suffix.lower() in IMAGES)
-        lines = found.read_text(encoding="utf-8").splitlines()
-        return [find_file(place.home, line.strip(), found.name) for line in lines if line.strip()]
+        if listing.is_dir():
+            return sorted(p for p in listing.rglob("*") if p.suffix.lower() in IMAGES)
+        lines = listing.read_text(encoding="utf-8").splitlines()
+        return [find_file(place.home, line.strip(), listing.name) for line in lines if line.strip()]
     raise UserError(
         f"{_config_file(place)}: expected a folder of images next to it, or a file that lists them, "
         f"got {stated!r:.80}"

@@ -46,8 +46,8 @@ class Calculator(Tool):
         if len(expression) > MAX_CHARS:
             raise Refused(f"expected at most {MAX_CHARS} characters, got {len(expression)}")
         try:
-            found = _value(ast.parse(expression.strip(), mode="eval").body)
-            return str(found) if isinstance(found, int) else f"{found:.12g}"
+            value = _value(ast.parse(expression.strip(), mode="eval").body)
+            return str(value) if isinstance(value, int) else f"{value:.12g}"
         except (SyntaxError, RecursionError, MemoryError) as error:
             raise Refused("this is no arithmetic expression") from error
         except (ArithmeticError, ValueError, TypeError) as error:
@@ -57,24 +57,24 @@ class Calculator(Tool):
 def _value(node: ast.expr) -> int | float:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            found: Any = number
+            value: Any = number
         case ast.Name(id=name) if name in CONSTANTS:
-            found = CONSTANTS[name]
+            value = CONSTANTS[name]
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            found = -_value(inner)
+            value = -_value(inner)
         case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-            found = _value(inner)
+            value = _value(inner)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
-            found = _combine(op, _value(left), _value(right))
+            value = _combine(op, _value(left), _value(right))
         case ast.Call(func=ast.Name(id=name), args=given, keywords=[]) if name in FUNCTIONS:
-            found = FUNCTIONS[name](*map(_value, given))
+            value = FUNCTIONS[name](*map(_value, given))
         case _:
             raise Refused("expected numbers, + - * / // % **, brackets and functions like sqrt")
-    if isinstance(found, complex) or (isinstance(found, float) and not math.isfinite(found)):
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError("it has no finite real value")
-    if isinstance(found, int) and found.bit_length() > MAX_BITS:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError(f"a number has more than {MAX_BITS} bits")
-    return found
+    return value
 
 
 def _combine(op: ast.operator, left: int | float, right: int | float) -> Any:

@@ -56,9 +56,9 @@ class Detect(Tool):
         prompt = self.prompt.format(label=label)
         shown = view.crop(image, WHOLE)
         reply = ask(self.url, self.model, shown, prompt, self.key_variable, self.timeout_s)
-        found, note = parsing.boxes(reply, Frame(space="norm1000"))
-        if not found and not parsing.says_nothing(reply):
+        unit_boxes, note = parsing.boxes(reply, Frame(space="norm1000"))
+        if not unit_boxes and not parsing.says_nothing(reply):
             raise Invalid(f"expected boxes, got {reply!r:.80} ({note})")
         frame = view.frame("image", image)
-        boxes = [[round(n, 3) for n in geometry.from_unit(box, frame)] for box in found]
+        boxes = [[round(n, 3) for n in geometry.from_unit(box, frame)] for box in unit_boxes]
         return f"{label}: {boxes}" if boxes else f"{label}: none found"

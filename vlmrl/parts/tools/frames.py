@@ -30,8 +30,8 @@ class Frames(Tool):
         video: Annotated[int, "number of the video, from 1"] = 1,
     ) -> Sequence[Part]:
         """Return times and frames."""
-        found = view.video(video, span, self.count)
+        cut = view.video(video, span, self.count)
         parts: list[Part] = []
-        for time, frame in zip(found.times, found.frames, strict=True):
+        for time, frame in zip(cut.times, cut.frames, strict=True):
             parts += [f"{time:.2f} s", Image.fromarray(frame)]
         return parts

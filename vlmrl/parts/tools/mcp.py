@@ -68,12 +68,12 @@ class Mcp(Tool):
         sent = {key: self._argument(key, value, view) for key, value in given.items()}
         try:
             portal, client = _connection(self)
-            found = portal.call(functools.partial(client.call_tool, name, sent))
+            result = portal.call(functools.partial(client.call_tool, name, sent))
         except BaseException:
             _connections.pop(_key(self), None)  # the next call starts the server again
             raise
-        parts = [_part(content) for content in found.content]
-        if found.is_error:
+        parts = [_part(content) for content in result.content]
+        if result.is_error:
             texts = [part for part in parts if isinstance(part, str)]
             raise Refused(" ".join(" ".join(texts).split()) or "the tool states an error")
         return parts or ["done"]
@@ -86,8 +86,12 @@ class Mcp(Tool):
         }
         body["properties"] = {**body.get("properties", {}), **replaced}
         body.setdefault("required", [])
-        told = {"name": tool.name, "description": tool.description or tool.name, "parameters": body}
-        return {"type": "function", "function": told}
+        function = {
+            "name": tool.name,
+            "description": tool.description or tool.name,
+            "parameters": body,
+        }
+        return {"type": "function", "function": function}
 
     def _argument(self, key: str, value: Any, view: View) -> Any:
         if key not in self.image_arguments:

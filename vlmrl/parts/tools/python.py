@@ -92,9 +92,9 @@ class Python(Tool):
     ) -> list[Part]:
         """Return what the program printed and drew."""
         images = {f"image_{n}.png": _png(view, n) for n in _used(code, view.num_images)}
-        found = _run(self, code, images)
-        parts: list[Part] = [found["text"].strip()] if found["text"].strip() else []
-        for data in found["images"]:
+        result = _run(self, code, images)
+        parts: list[Part] = [result["text"].strip()] if result["text"].strip() else []
+        for data in result["images"]:
             try:
                 parts.append(decode_image(io.BytesIO(base64.b64decode(data)), "an image"))
             except (MediaError, ValueError) as error:
@@ -145,8 +145,8 @@ def _run(tool: Python, code: str, images: dict[str, str]) -> dict[str, Any]:
     limits = {"memory": tool.memory_mb * 2**20, "file": MAX_BYTES, "chars": MAX_CHARS}
     user = NOBODY if tool.isolation == "bwrap" and os.geteuid() == 0 else None
     limits |= {"processes": NO_MORE_PROCESSES, "parts": MAX_IMAGES}
-    given = {"code": code, "images": images, "user": user, **limits}
-    program = f"{INSIDE.read_text(encoding='utf-8')}\nmain(json.loads({json.dumps(given)!r}))\n"
+    task = {"code": code, "images": images, "user": user, **limits}
+    program = f"{INSIDE.read_text(encoding='utf-8')}\nmain(json.loads({json.dumps(task)!r}))\n"
     command = _bwrap() if tool.isolation == "bwrap" else shlex.split(tool.isolation)
     with (
         tempfile.TemporaryFile() as stdin,
@@ -157,14 +157,14 @@ def _run(tool: Python, code: str, images: dict[str, str]) -> dict[str, Any]:
         stdin.seek(0)
         code_of_exit = _wait(tool, command, (stdin, stdout, stderr))
         stdout.seek(0)
-        said = stdout.read(MAX_BYTES + 1)
+        output = stdout.read(MAX_BYTES + 1)
         stderr.seek(0)
         error = " ".join(stderr.read(2000).decode("utf-8", "replace").split())[-200:]
-    if not said.startswith(READY):
+    if not output.startswith(READY):
         raise RuntimeError(f"the sandbox ended with {code_of_exit}: {error or 'it says nothing'}")
     try:
-        found = json.loads(said[len(READY) :])
-        return {"text": str(found["text"]), "images": [str(data) for data in found["images"]]}
+        result = json.loads(output[len(READY) :])
+        return {"text": str(result["text"]), "images": [str(data) for data in result["images"]]}
     except (ValueError, KeyError, TypeError, RecursionError) as wrong:
         raise Refused(f"the program ended itself, with exit code {code_of_exit}") from wrong
 
@@ -229,8 +229,8 @@ def _usage(pid: int) -> tuple[int, int]:
     """Return the bytes that a process and those below it take, and how many they are."""
     memory, count = 0, 0
     try:
-        for one in psutil.Process(pid).children(recursive=True):
-            memory, count = memory + one.memory_info().rss, count + 1
+        for child in psutil.Process(pid).children(recursive=True):
+            memory, count = memory + child.memory_info().rss, count + 1
     except psutil.NoSuchProcess:  # it ended between two looks
         pass
     return memory, count

@@ -39,9 +39,9 @@ def main(given: dict[str, Any]) -> None:
     }.items():
         os.environ[key] = value
     before = {*os.listdir(".")}
-    with tempfile.TemporaryFile() as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
+    with tempfile.TemporaryFile() as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
         try:
             runpy.run_path(PROGRAM, run_name="__main__")
         except SystemExit:
@@ -50,8 +50,8 @@ def main(given: dict[str, Any]) -> None:
             print(_explain(error))
         images = _saved(before) or _drawn()
         sys.stdout.flush()
-        said.seek(0)
-        text = said.read(given["chars"]).decode("utf-8", "replace")
+        output.seek(0)
+        text = output.read(given["chars"]).decode("utf-8", "replace")
     out.write(json.dumps({"text": text, "images": images[: given["parts"]]}).encode())
     out.flush()
 
@@ -84,20 +84,20 @@ def _explain(error: BaseException) -> str:
 
 def _saved(before: set[str]) -> list[str]:
     """Return the image files that the program left in its folder."""
-    found = []
+    images = []
     for name in sorted({*os.listdir(".")} - before):
         if name.lower().endswith((".png", ".jpg", ".jpeg")):
             with open(name, "rb") as file:
-                found.append(base64.b64encode(file.read()).decode())
-    return found
+                images.append(base64.b64encode(file.read()).decode())
+    return images
 
 
 def _drawn() -> list[str]:
     """Return the figures of matplotlib that are still open."""
     plot: Any = sys.modules.get("matplotlib.pyplot")
-    found = []
+    images = []
     for number in plot.get_fignums() if plot else ():
         data = io.BytesIO()
         plot.figure(number).savefig(data, format="png")
-        found.append(base64.b64encode(data.getvalue()).decode())
-    return found
+        images.append(base64.b64encode(data.getvalue()).decode())
+    return images
