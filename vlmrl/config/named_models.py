@@ -60,7 +60,7 @@ def name_model(
             f"reward {reward.label!r}, option 'model': expected one of models, got {name!r}"
             f"{nearest(name, sorted(models))}"
         )
-    given = models[name]
-    path = checkpoint_of(name, given, start)
-    model = NamedModel(name=name, **{**given.model_dump(), "path": path})
+    section = models[name]
+    path = checkpoint_of(name, section, start)
+    model = NamedModel(name=name, **{**section.model_dump(), "path": path})
     return reward.model_copy(update={"options": {**reward.options, "model": model.model_dump()}})

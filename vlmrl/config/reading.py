@@ -146,5 +146,5 @@ def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
 def _section_in(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    found = (_section_in(inner) for inner in typing.get_args(annotation))
-    return next((section for section in found if section), None)
+    sections = (_section_in(inner) for inner in typing.get_args(annotation))
+    return next((section for section in sections if section), None)

@@ -89,11 +89,11 @@ def lay_over(tree: Mapping[str, Any], stage: StageConfig) -> dict[str, Any]:
     Raises:
         UserError: the stage names a source that there is not.
     """
-    given = stage.model_dump(exclude_none=True)
+    own = stage.model_dump(exclude_none=True)
     keys = ("data", "rollout", "rewards", "algorithm", "optimizer")
     # What evaluates is the config's own, and so are the metrics that it may name.
     base = {**tree, "stages": [], "evaluation": None, "sft": None}
-    merged = dict(merge(base, {key: given[key] for key in keys if given.get(key)}))
+    merged = dict(merge(base, {key: own[key] for key in keys if own.get(key)}))
     if stage.rewards is not None:
         merged["rewards"] = stage.rewards
     if stage.template is None and stage.sources is None:

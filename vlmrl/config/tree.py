@@ -108,8 +108,8 @@ def shipped() -> dict[str, Path]:
     import vlmrl.configs  # has no __init__.py, so it may be spread over several folders
 
     folders = [Path(p) for p in vlmrl.configs.__path__]
-    found = [(f.relative_to(folder), f) for folder in folders for f in folder.rglob("*.yaml")]
-    return {name.with_suffix("").as_posix(): file for name, file in sorted(found)}
+    files = [(f.relative_to(folder), f) for folder in folders for f in folder.rglob("*.yaml")]
+    return {name.with_suffix("").as_posix(): file for name, file in sorted(files)}
 
 
 def find(name: str, base: Path | None = None) -> Path:

@@ -153,8 +153,8 @@ class Config(Section):
         """Refuse a metric that an evaluation of these sources does not give; it gives `more` too."""
         names = []
         for source in sources:
-            given = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
-            names += [*given, *(f"{source.label}/{name}" for name in given)]
+            measured = ["reward", "answered", *(reward.label for reward in self.rewards_of(source))]
+            names += [*measured, *(f"{source.label}/{name}" for name in measured)]
         known = [f"{prefix}{name}" for prefix in extra for name in names] + [*more]
         if metric in known:
             return
@@ -186,14 +186,14 @@ class Config(Section):
     def moments(self) -> list[float]:
         """Each progress at which the config is checked: where a stage or a schedule changes, and 1."""
         if not self.stages:
-            found = {m for plan in self.schedules.values() for m in schedule.moments(plan)}
-            return sorted({0.0, *found, 1.0}) if found else [0.0]
-        found = {1.0}
+            moments = {m for plan in self.schedules.values() for m in schedule.moments(plan)}
+            return sorted({0.0, *moments, 1.0}) if moments else [0.0]
+        moments = {1.0}
         for index, (start, end) in enumerate(pairwise([*stages.starts(self.stages), 1.0])):
             inner = self.of_stage(index).moments
-            found |= {start, *(m for m in inner if start < m < end)}
-            found |= {math.nextafter(end, 0.0)} if len(inner) > 1 else set()
-        return sorted(found)
+            moments |= {start, *(m for m in inner if start < m < end)}
+            moments |= {math.nextafter(end, 0.0)} if len(inner) > 1 else set()
+        return sorted(moments)
 
     def stage_at(self, progress: float) -> int:
         """Return which stage it is at `progress`, from 0."""
@@ -241,9 +241,9 @@ class Config(Section):
         """The keys of rollout, optimizer and algorithm whose values change during a run."""
         if self.is_constant:
             return frozenset()
-        found = [self.values_at(moment) for moment in self.moments]
-        keys = {key for values in found for key in values}
-        return frozenset(k for k in keys if len({repr(values.get(k)) for values in found}) > 1)
+        snapshots = [self.values_at(moment) for moment in self.moments]
+        keys = {key for values in snapshots for key in values}
+        return frozenset(k for k in keys if len({repr(values.get(k)) for values in snapshots}) > 1)
 
     def values_at(self, progress: float) -> dict[str, Any]:
         """Return the values at `progress` of rollout, optimizer and algorithm, by key."""
@@ -254,7 +254,7 @@ class Config(Section):
             "algorithm": {"name": now.algorithm.name},
             "algorithm.options": now.algorithm.options,
         }
-        return {f"{place}.{k}": v for place, values in places.items() for k, v in values.items()}
+        return {f"{prefix}.{k}": v for prefix, values in places.items() for k, v in values.items()}
 
     def at_step(self, done: int) -> Config:
         """Return the config as it is for the step after `done` finished ones."""
@@ -304,7 +304,9 @@ class Config(Section):
 
         Options that name one of `models` hold it.
         """
-        return [name_model(one, self.models, self.model.path) for one in self._rewards_of(source)]
+        return [
+            name_model(reward, self.models, self.model.path) for reward in self._rewards_of(source)
+        ]
 
     def _rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
         if source.rewards is not None:

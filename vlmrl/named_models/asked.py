@@ -107,7 +107,7 @@ def in_folder(folder: Path | None, name: str) -> Replies:
 
 
 def _read(path: Path) -> dict[bytes, str]:
-    found: dict[bytes, str] = {}
+    replies: dict[bytes, str] = {}
     with path.open("rb") as file:
         if (first := file.read(1)) not in (b"", b"\n", b"{"):
             raise UserError(f"{path} is no file of replies: expected JSON lines, got {first!r} ...")
@@ -115,10 +115,10 @@ def _read(path: Path) -> dict[bytes, str]:
         for line in file:
             try:
                 fields = json.loads(line)
-                found[bytes.fromhex(fields["key"])] = str(fields["reply"])
+                replies[bytes.fromhex(fields["key"])] = str(fields["reply"])
             except (ValueError, TypeError, KeyError):
                 continue  # half a line of a run that was killed, or a blank one
-    return found
+    return replies
 
 
 # --------------------------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def turn_parts(parts: Sequence[str | Media], shown: Iterator[tuple[Decoded, Fram
 
     A video is its frames with the second of each.
     """
-    found: list[Part] = []
+    content: list[Part] = []
     for part in parts:
-        found += [text_part(part)] if isinstance(part, str) else _shown(*next(shown), part.kind)
-    return found
+        content += [text_part(part)] if isinstance(part, str) else _shown(*next(shown), part.kind)
+    return content
 
 
 _TYPES: dict[str, type] = {"Image": PilImage, "Video": Video, "Audio": Audio}
@@ -279,9 +279,9 @@ class AskedModel:
                 self._under_way[key] = own
         try:
             if known is not None or other is not None:
-                found = read(other.result() if other is not None else str(known))
+                reading = read(other.result() if other is not None else str(known))
                 self._count("known", 1)
-                return found
+                return reading
             return self._ask(key, own, body, read)
         except (Unavailable, Invalid):
             self._count("failed", 1)
@@ -303,10 +303,10 @@ class AskedModel:
     ) -> T:
         try:
             with self._turns:
-                text, found = self._attempt(body, read)
+                text, reading = self._attempt(body, read)
             self.replies.remember(key, text)
             own.set_result(text)
-            return found
+            return reading
         except BaseException as error:
             own.set_exception(error)
             raise
@@ -325,8 +325,10 @@ class AskedModel:
                 return reply.text, read(reply.text)
             except (Unavailable, Invalid) as error:
                 again = not isinstance(error, Unavailable) or error.again
-                told = error.retry_after if isinstance(error, Unavailable) else None
-                wait = (told if told is not None else pause) * random.uniform(1.0, 1.25)
+                retry_after = error.retry_after if isinstance(error, Unavailable) else None
+                wait = (retry_after if retry_after is not None else pause) * random.uniform(
+                    1.0, 1.25
+                )
                 late = time.monotonic() + wait >= end
                 if not again or attempt == self._limits.attempts or late:
                     raise

@@ -98,8 +98,8 @@ class LoadedModel:
 
     def _launch(self, log: Path) -> subprocess.Popen[bytes]:
         m = self._model
-        given = ["--port", "0", "--name", m.name, "--engine", "hf", "--dtype", m.dtype]
-        given += ["--batch", str(min(m.concurrency, BATCH))]
+        options = ["--port", "0", "--name", m.name, "--engine", "hf", "--dtype", m.dtype]
+        options += ["--batch", str(min(m.concurrency, BATCH))]
         environment = distributed.outside(os.environ)
         devices = _devices(m.devices, os.environ)
         if devices is not None:
@@ -107,7 +107,7 @@ class LoadedModel:
         environment |= {TOKEN: self._token, PARENT: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "vlmrl", "serve", m.path, *given],
+                [sys.executable, "-m", "vlmrl", "serve", m.path, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -119,8 +119,8 @@ class LoadedModel:
         end = time.monotonic() + START_S
         while time.monotonic() < end:
             ended = process.poll() is not None
-            if found := ADDRESS.search(self._said()):
-                return found[1]
+            if address := ADDRESS.search(self._said()):
+                return address[1]
             if ended:
                 raise Unavailable(self._last_words(), again=False)
             time.sleep(LOOK_S)
@@ -231,25 +231,25 @@ def take_metrics() -> dict[str, float]:
         taken = [(model.name, asked.take_counts()) for model, asked in _OPENED.models.values()]
     counts: dict[str, Counter[str]] = {}
     for share in distributed.gather(taken):
-        for name, found in share:
-            counts.setdefault(name, Counter()).update(found)
+        for name, counted in share:
+            counts.setdefault(name, Counter()).update(counted)
     return {key: n for name in sorted(counts) for key, n in _metrics(name, counts[name]).items()}
 
 
 def _metrics(name: str, counts: Mapping[str, int]) -> dict[str, float]:
     asked, answered = counts["asked"], counts["answered"]
-    found = {
+    metrics = {
         f"model/{name}/questions": float(asked),
         f"model/{name}/requests": float(counts["requests"]),
         f"model/{name}/prompt_tokens": float(counts["prompt_tokens"]),
         f"model/{name}/completion_tokens": float(counts["completion_tokens"]),
     }
     if asked:
-        found[f"model/{name}/known"] = counts["known"] / asked
-        found[f"model/{name}/failed"] = counts["failed"] / asked
+        metrics[f"model/{name}/known"] = counts["known"] / asked
+        metrics[f"model/{name}/failed"] = counts["failed"] / asked
     if answered:
-        found[f"model/{name}/seconds"] = counts["microseconds"] / 1e6 / answered
-    return found
+        metrics[f"model/{name}/seconds"] = counts["microseconds"] / 1e6 / answered
+    return metrics
 
 
 def _sender(model: NamedModel) -> Any:

@@ -43,14 +43,14 @@ def guard_many(
 ) -> list[Verdict]:
     """Return the `count` verdicts of one call for a group or batch, flat; if the call fails, so do all."""
     try:
-        found = judge(*arguments)
+        verdicts = judge(*arguments)
         if isinstance(verifier, BatchVerifier):
-            found = [verdict for group in found for verdict in group]
-        if len(found) != count:
-            raise CallFailed(f"expected {count} verdicts, one a completion, got {len(found)}")
+            verdicts = [verdict for group in verdicts for verdict in group]
+        if len(verdicts) != count:
+            raise CallFailed(f"expected {count} verdicts, one a completion, got {len(verdicts)}")
     except (Exception, SystemExit) as error:
         return [Verdict.failed(reason(error))] * count
-    return [check_verdict(verifier, verdict) for verdict in found]
+    return [check_verdict(verifier, verdict) for verdict in verdicts]
 
 
 def check_verdict(verifier: Verifier, verdict: Any) -> Verdict:

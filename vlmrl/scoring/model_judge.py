@@ -152,12 +152,12 @@ def read_object(reply: str, names: Sequence[str]) -> dict[str, Any]:
     try:
         if len(text) > MAX_REPLY:
             raise ValueError("too long")
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Invalid(f"no JSON object: {reply[:80]!r}") from error
-    if not isinstance(found, dict) or set(found) - {"reason"} != set(names):
+    if not isinstance(fields, dict) or set(fields) - {"reason"} != set(names):
         raise Invalid(f"the keys {', '.join(names)} were asked for: {reply[:80]!r}")
-    return found
+    return fields
 
 
 def read_scores(
@@ -168,15 +168,15 @@ def read_scores(
     Raises:
         Invalid: see `read_object`; a score is no number.
     """
-    found = read_object(reply, names)
+    fields = read_object(reply, names)
     low, high = scale
     scores = {}
     for name in names:
-        value = found[name]
+        value = fields[name]
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise Invalid(f"{name} is no number: {reply[:80]!r}")
         scores[name] = (min(max(value, low), high) - low) / (high - low)
-    return scores, str(found.get("reason", ""))[:200]
+    return scores, str(fields.get("reason", ""))[:200]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ def read_better(reply: str) -> Better:
     """
     if tagged := _TAGGED.fullmatch(reply.rpartition("</think>")[2].strip()):
         return "first" if tagged[1] == "1" else "second"
-    found = read_object(reply, ["better"])["better"]
-    if not isinstance(found, str) or found not in _SWAPPED:
+    better = read_object(reply, ["better"])["better"]
+    if not isinstance(better, str) or better not in _SWAPPED:
         raise Invalid(f"better is neither first, second nor tie: {reply[:80]!r}")
-    return found
+    return better
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,15 @@ def against_one(size: int, seed: int) -> list[tuple[int, int]]:
     return [(i, reference) for i in range(size) if i != reference]
 
 
-def pair_parts(found: Sequence[PairJudgement]) -> dict[str, float]:
+def pair_parts(judgements: Sequence[PairJudgement]) -> dict[str, float]:
     """Return the shares that `PAIR_PARTS` names; without those of which there is nothing to share."""
-    if not found:
+    if not judgements:
         return {}
     parts = {
-        "orders_agree": sum(c.agrees for c in found) / len(found),
-        "ties": sum(c.outcome == 0 for c in found) / len(found),
+        "orders_agree": sum(c.agrees for c in judgements) / len(judgements),
+        "ties": sum(c.outcome == 0 for c in judgements) / len(judgements),
     }
-    winners = [place for c in found for place in c.winners]
+    winners = [winner for c in judgements for winner in c.winners]
     if winners:
         parts["first_wins"] = winners.count("first") / len(winners)
     return parts

@@ -262,17 +262,17 @@ def build(spec: Spec) -> Verifier:
     """
     name, options_json = spec
     options = json.loads(options_json)
-    found = plugins.load("verifier", name)
-    if inspect.isclass(found) and issubclass(found, Verifier):
+    factory = plugins.load("verifier", name)
+    if inspect.isclass(factory) and issubclass(factory, Verifier):
         verifier: Verifier = plugins.build("verifier", name, options)
         return verifier
-    if inspect.isclass(found) or not callable(found):
+    if inspect.isclass(factory) or not callable(factory):
         raise UserError(f"verifier {name!r} is neither a function nor a subclass of vlmrl Verifier")
     label = name.rpartition(":")[2]
-    if is_trl_function(found):
-        return TrlVerifier(functools.partial(found, **options), label)
-    _check_signature(name, found, options)
-    return FunctionVerifier(functools.partial(found, **options), label)
+    if is_trl_function(factory):
+        return TrlVerifier(functools.partial(factory, **options), label)
+    _check_signature(name, factory, options)
+    return FunctionVerifier(functools.partial(factory, **options), label)
 
 
 def _check_signature(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

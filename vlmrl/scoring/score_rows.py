@@ -159,24 +159,24 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
         UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
     """
     component = resolve(reward)
-    found: dict[int, Verdict] = {}
+    by_row: dict[int, Verdict] = {}
     for own in (True, False):
         chosen = [i for i, row in enumerate(rows) if bool(row.sample.rewards) == own]
         of_rows = [rows[i] for i in chosen]
         verdicts = _score_by_own(of_rows) if own else _score_by(of_rows, reward, component)
-        found.update(zip(chosen, verdicts, strict=True))
-    return [found[i] for i in range(len(rows))]
+        by_row.update(zip(chosen, verdicts, strict=True))
+    return [by_row[i] for i in range(len(rows))]
 
 
 def by_reward(
     rows: Sequence[ScoredRow], reward: RewardConfig
 ) -> list[tuple[RewardConfig, list[ScoredRow]]]:
     """Return every distinct verifier with its rows: those that rows name, and `reward` for the others."""
-    found: dict[RowReward | None, list[ScoredRow]] = {}
+    groups: dict[RowReward | None, list[ScoredRow]] = {}
     for row in rows:
         for own in row.sample.rewards or (None,):
-            found.setdefault(own and replace(own, weight=1.0), []).append(row)
-    return [(from_row(own) if own else reward, of) for own, of in found.items()]
+            groups.setdefault(own and replace(own, weight=1.0), []).append(row)
+    return [(from_row(own) if own else reward, of) for own, of in groups.items()]
 
 
 def _score_by_own(rows: Sequence[ScoredRow]) -> list[Verdict]:
@@ -185,20 +185,20 @@ def _score_by_own(rows: Sequence[ScoredRow]) -> list[Verdict]:
         return []
     groups = _groups(rows, alone=False)
     samples = [rows[group[0]].sample for group in groups]
-    found: dict[int, Verdict] = {}
+    by_row: dict[int, Verdict] = {}
     with Scorer({SOURCE: []}, ScoringConfig(combine="mean", fault_limit=1.0)) as scorer:
         judged = scorer.judge([[rows[i].completion for i in group] for group in groups], samples)
     for group, of_group in zip(groups, judged, strict=True):
-        found.update((i, _add_up(one)) for i, one in zip(group, of_group, strict=True))
-    return [found[i] for i in range(len(rows))]
+        by_row.update((i, _add_up(judgement)) for i, judgement in zip(group, of_group, strict=True))
+    return [by_row[i] for i in range(len(rows))]
 
 
 def _add_up(judged: Judged) -> Verdict:
     if judged.reward is None:
         return Verdict.failed(judged.reason)
-    given = {label: v for label, v in judged.verdicts.items() if v.applies and v.score is not None}
-    parts = {label: float(v.score or 0.0) for label, v in given.items()}
-    answers = [v.answer for v in given.values() if v.answer is not None]
+    scored = {label: v for label, v in judged.verdicts.items() if v.applies and v.score is not None}
+    parts = {label: float(v.score or 0.0) for label, v in scored.items()}
+    answers = [v.answer for v in scored.values() if v.answer is not None]
     return Verdict(judged.reward, parts, answer=answers[0] if answers else None)
 
 
@@ -210,16 +210,16 @@ def _score_by(
     completions = [[rows[i].completion for i in group] for group in groups]
     samples = [rows[group[0]].sample for group in groups]
     if isinstance(verifier, GroupVerifier):
-        given = [[rows[i].reward for i in group] for group in groups]
-        verdicts = _judge_groups(component, list(zip(completions, samples, given, strict=True)))
+        paid = [[rows[i].reward for i in group] for group in groups]
+        verdicts = _judge_groups(component, list(zip(completions, samples, paid, strict=True)))
     else:
         with Scorer({SOURCE: [reward]}, ScoringConfig(fault_limit=1.0)) as scorer:
             judged = scorer.judge(completions, samples)
-        verdicts = [[one.verdicts[reward.label] for one in group] for group in judged]
-    found: dict[int, Verdict] = {}
+        verdicts = [[judgement.verdicts[reward.label] for judgement in group] for group in judged]
+    by_row: dict[int, Verdict] = {}
     for group, of_group in zip(groups, verdicts, strict=True):
-        found.update(zip(group, of_group, strict=True))
-    return [found[i] for i in range(len(rows))]
+        by_row.update(zip(group, of_group, strict=True))
+    return [by_row[i] for i in range(len(rows))]
 
 
 def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> list[list[Verdict]]:

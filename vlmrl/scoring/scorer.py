@@ -66,9 +66,9 @@ def exchange(
     for home, arrays in enumerate(distributed.gather_arrays(_encode(own))):
         if home == distributed.rank():
             continue
-        found = _decode(home, arrays)
+        verdicts = _decode(home, arrays)
         for table, label in _cells(tables, labels, homes, home):
-            table[label] = next(found)
+            table[label] = next(verdicts)
 
 
 def collect_rows(
@@ -81,14 +81,14 @@ def collect_rows(
 
     That is what was written, and bytes of media that are in a row; not what tools showed.
     """
-    rank, found, shown = distributed.rank(), list(groups), list(samples)
+    rank, completions, shown = distributed.rank(), list(groups), list(samples)
     own = {
         p: ([c.without_media() for c in groups[p]], samples[p]) for p in wanted if homes[p] == rank
     }
     for share in distributed.gather_to_main(own if rank else {}):
         for p, (group, sample) in share.items():
-            found[p], shown[p] = group, sample
-    return found, shown
+            completions[p], shown[p] = group, sample
+    return completions, shown
 
 
 def _cells(
@@ -127,10 +127,10 @@ def _decode(home: int, arrays: Sequence[np.ndarray]) -> Iterator[Verdict]:
     scores, states, places, numbers, spelled = arrays
     texts = json.loads(spelled.tobytes()) if len(spelled) else []
     faults = {p: texts[n] for p, n in zip(places.tolist(), numbers.tolist(), strict=True)}
-    for place, (score, state) in enumerate(zip(scores.tolist(), states.tolist(), strict=True)):
+    for index, (score, state) in enumerate(zip(scores.tolist(), states.tolist(), strict=True)):
         known = score if state & SCORED else None
         applies, is_kill = bool(state & APPLIES), bool(state & KILLS)
-        yield RemoteVerdict(home, known, applies, faults.get(place), is_kill)
+        yield RemoteVerdict(home, known, applies, faults.get(index), is_kill)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ class _Row:
     def all_here(self) -> bool:
         return all(c.finish_reason != "abort" for c in self.group)
 
-    def note(self, component: Component, found: Sequence[Verdict]) -> None:
-        for verdicts, verdict in zip(self.verdicts, found, strict=True):
+    def note(self, component: Component, judged: Sequence[Verdict]) -> None:
+        for verdicts, verdict in zip(self.verdicts, judged, strict=True):
             verdicts[component.label] = verdict
 
 
@@ -258,12 +258,12 @@ class Scorer:
         self._faults = FaultLimit(scoring.fault_limit)
         self.counts = self._faults.counts
         self._named: set[RowReward] = set()
-        found: dict[Spec, Component] = {}
+        components: dict[Spec, Component] = {}
         for each in (self.rewards, *self.by_stage.values()):
             for source, rewards in each.items():
-                found |= {c.spec: c for c in components_of(source, rewards, scoring)}
-        specs = [spec for spec, c in found.items() if c.deadline]
-        waiting = [c.verifier for c in found.values() if not c.deadline and c.verifier.waits]
+                components |= {c.spec: c for c in components_of(source, rewards, scoring)}
+        specs = [spec for spec, c in components.items() if c.deadline]
+        waiting = [c.verifier for c in components.values() if not c.deadline and c.verifier.waits]
         threads = sum(verifier.concurrency for verifier in waiting)
         self._calls = Calls(scoring.workers, specs, scoring.worker_memory_mb, make_pool, threads)
 
@@ -380,7 +380,10 @@ class Scorer:
         self, calls: Sequence[tuple[Completion, Sample, Sequence[Component]]]
     ) -> list[dict[str, Verdict]]:
         """Return what item components say, by label, of completions to any samples; nothing is counted."""
-        rows = [_Row(sample, (one,), components, [{}]) for one, sample, components in calls]
+        rows = [
+            _Row(sample, (completion,), components, [{}])
+            for completion, sample, components in calls
+        ]
         self._judge_items(rows)
         return [row.verdicts[0] for row in rows]
 
@@ -432,7 +435,7 @@ class Scorer:
         waiting = []
         for row in rows:
             components = row.of_scope("group")
-            paid = [one.reward for one in self._judged(row)] if components else []
+            paid = [judged.reward for judged in self._judged(row)] if components else []
             for c in components:
                 if whole and row.all_here() and c.verifier.applies_to(row.sample):
                     call = (row.group, row.sample, deciding(c.verifier, paid, row.verdicts))
@@ -456,15 +459,15 @@ class Scorer:
         for c, members in batches.values():
             slots = [verdicts for p in members for verdicts in rows[p].verdicts]
             if whole and all(rows[p].all_here() for p in members):
-                found = []
+                judgements = []
                 if homes is None or distributed.is_main():
                     judged = [groups[p] for p in members], [samples[p] for p in members]
-                    found = self._start(c, len(slots), *judged)()
+                    judgements = self._start(c, len(slots), *judged)()
                 if homes is not None:
-                    found = distributed.from_main(found)
+                    judgements = distributed.from_main(judgements)
             else:
-                found = [Verdict.not_applicable("not a whole batch")] * len(slots)
-            for verdicts, verdict in zip(slots, found, strict=True):
+                judgements = [Verdict.not_applicable("not a whole batch")] * len(slots)
+            for verdicts, verdict in zip(slots, judgements, strict=True):
                 verdicts[c.label] = verdict
 
     def _start(self, c: Component, count: int, *arguments: Any) -> Callable[[], list[Verdict]]:

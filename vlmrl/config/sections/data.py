@@ -66,11 +66,11 @@ class SourceConfig(Named):
         if isinstance(named, str):
             named = {"name": named}
         if isinstance(named, Mapping) and "environment" not in options:
-            told = {"environment": named.get("name"), "options": named.get("options") or {}}
-            return {**value, "options": {**options, **told}}
+            environment = {"environment": named.get("name"), "options": named.get("options") or {}}
+            return {**value, "options": {**options, **environment}}
         if not named and "environment" in options:
-            told = {"name": options["environment"], "options": options.get("options") or {}}
-            return {**value, "environment": told}
+            environment = {"name": options["environment"], "options": options.get("options") or {}}
+            return {**value, "environment": environment}
         return value
 
     def whole(self, split: str) -> SourceConfig:

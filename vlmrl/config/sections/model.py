@@ -175,7 +175,7 @@ class TeacherConfig(Section):
 
     @model_validator(mode="after")
     def _one_place(self) -> TeacherConfig:
-        if sum(place is not None for place in (self.path, self.url, self.model)) != 1:
+        if sum(source is not None for source in (self.path, self.url, self.model)) != 1:
             raise ValueError("set exactly one of teacher.path, teacher.url and teacher.model")
         if self.quantization and self.url:
             raise ValueError("quantization: the model of a server is loaded there, not here")

@@ -131,9 +131,9 @@ class RewardConfig(Named):
     @classmethod
     def _schedules_are_sound(cls, value: Any, info: ValidationInfo) -> Any:
         named = {"": value} if info.field_name == "weight" else value
-        for key, one in named.items() if isinstance(named, dict) else ():
+        for key, plan in named.items() if isinstance(named, dict) else ():
             try:
-                schedule.check(one, key and f"option {key!r}")
+                schedule.check(plan, key and f"option {key!r}")
             except UserError as error:
                 raise ValueError(str(error)) from error
         return value
@@ -143,9 +143,9 @@ class RewardConfig(Named):
         if self.gate_above and not self.gate:
             raise ValueError("gate_above is of a gate: expected gate: true beside it")
         parts = {"gate": self.gate, "max_with": self.max_with, "multiplies": self.multiplies}
-        if len(given := [key for key, value in parts.items() if value]) > 1:
+        if len(keys := [key for key, value in parts.items() if value]) > 1:
             raise ValueError(
-                f"expected at most one of {', '.join(parts)}, got {' and '.join(given)}"
+                f"expected at most one of {', '.join(parts)}, got {' and '.join(keys)}"
             )
         return self
 

@@ -64,27 +64,29 @@ class EvaluationConfig(Section):
 
 def benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
     """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
-    names = [one.name for one in benchmarks]
-    for one in benchmarks:
+    names = [benchmark.name for benchmark in benchmarks]
+    for benchmark in benchmarks:
         try:
-            _check_benchmark(one)
+            _check_benchmark(benchmark)
         except UserError as error:
             raise ValueError(f"evaluation.benchmarks: {error}") from error
-        if names.count(one.name) > 1:
-            raise ValueError(f"evaluation.benchmarks: {one.name!r} is named twice")
-    given = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
-    official = [f"{one.name}/official" for one in benchmarks if one.protocol != "ours"]
-    return [*given, *official] if names else []
+        if names.count(benchmark.name) > 1:
+            raise ValueError(f"evaluation.benchmarks: {benchmark.name!r} is named twice")
+    metrics = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
+    official = [
+        f"{benchmark.name}/official" for benchmark in benchmarks if benchmark.protocol != "ours"
+    ]
+    return [*metrics, *official] if names else []
 
 
-def _check_benchmark(one: BenchmarkConfig) -> None:
+def _check_benchmark(benchmark: BenchmarkConfig) -> None:
     """Refuse a benchmark, split or protocol that there is not."""
-    name, _, split = one.name.partition(":")
+    name, _, split = benchmark.name.partition(":")
     plugins.check("benchmark", name)
-    if split or one.protocol != "ours":
-        found = plugins.build("benchmark", name, {"path": one.path or ""})
-        found.official(one.protocol)
-        if split not in ("", *(known := (found.split, *found.splits))):
+    if split or benchmark.protocol != "ours":
+        built = plugins.build("benchmark", name, {"path": benchmark.path or ""})
+        built.official(benchmark.protocol)
+        if split not in ("", *(known := (built.split, *built.splits))):
             raise UserError(
                 f"benchmark {name!r} has no split {split!r}; it has: {', '.join(known)}"
             )
@@ -112,12 +114,12 @@ SHAPES = re.compile(
 HIDDEN = "***"
 
 
-def _read(given: Any) -> Any:
+def _read(value: Any) -> Any:
     """Return the options by tracker, False for one that is off; TensorBoard is on where installed."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"expected a map of trackers, such as {{wandb: {{}}}}, got {given!r:.80}")
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected a map of trackers, such as {{wandb: {{}}}}, got {value!r:.80}")
     installed = importlib.util.find_spec("tensorboard") is not None
-    trackers: dict[str, Any] = {"tensorboard": installed, **given}
+    trackers: dict[str, Any] = {"tensorboard": installed, **value}
     for name, options in trackers.items():
         if options is True:
             trackers[name] = {}

@@ -83,12 +83,12 @@ class ForeignScorer:
             progress,
             whole=self.group_size is not None,
         )
-        found = {
-            i: one
+        by_row = {
+            i: judgement
             for group, of in zip(members, judged, strict=True)
-            for i, one in zip(group, of, strict=True)
+            for i, judgement in zip(group, of, strict=True)
         }
-        return [found[i] for i in range(len(rows))]
+        return [by_row[i] for i in range(len(rows))]
 
     def _members(self, groups: Sequence[Hashable]) -> list[list[int]]:
         members: dict[Hashable, list[int]] = {}

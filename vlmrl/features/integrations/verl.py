@@ -60,8 +60,8 @@ def easy_r1_compute_score(
     scorer = ForeignScorer(rewards, scoring, template, space)
 
     def compute(reward_inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-        texts = [given["response"] for given in reward_inputs]
-        judged = _judge(scorer, texts, [given["ground_truth"] for given in reward_inputs])
+        texts = [fields["response"] for fields in reward_inputs]
+        judged = _judge(scorer, texts, [fields["ground_truth"] for fields in reward_inputs])
         parts = [{k: v.score for k, v in j.verdicts.items() if v.score is not None} for j in judged]
         shared = set.intersection(*map(set, parts)) if parts else set()
         return [

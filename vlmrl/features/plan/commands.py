@@ -53,10 +53,10 @@ def plan(
     verdicts = find_verdicts(planner, judged)
     print("As configured", *describe(planner, judged, verdicts), sep="\n", flush=True)
     if show:
-        found = planner.sweep(gpus)
-        print("\nLayouts that fit, the fastest first", *describe_sweep(found, show), sep="\n")
-        if found:
-            print("the first, as keys:", as_overrides(found[0].layout.changes(settings)))
+        layouts = planner.sweep(gpus)
+        print("\nLayouts that fit, the fastest first", *describe_sweep(layouts, show), sep="\n")
+        if layouts:
+            print("the first, as keys:", as_overrides(layouts[0].layout.changes(settings)))
     print(f"\n{HONEST}")
     fails = any(verdict.level == "FAIL" for verdict in verdicts)
     raise typer.Exit(FAILED if fails else 0)

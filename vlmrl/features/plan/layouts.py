@@ -56,22 +56,22 @@ class GpuLayout:
     def __str__(self) -> str:
         """Return the layout in one phrase."""
         how = self.strategy + (f", {self.replicas} replicas" if self.replicas > 1 else "")
-        said = [f"{self.trainers} train ({how})"]
+        phrases = [f"{self.trainers} train ({how})"]
         if self.servers:
-            said.append(f"{self.servers} servers x {self.tensor_parallel}")
+            phrases.append(f"{self.servers} servers x {self.tensor_parallel}")
         else:
-            said[0] = f"all {self.trainers} train and generate ({how})"
+            phrases[0] = f"all {self.trainers} train and generate ({how})"
         if self.sequence_parallel > 1:
-            said.append(f"sequences over {self.sequence_parallel}")
+            phrases.append(f"sequences over {self.sequence_parallel}")
         if self.staleness:
-            said.append(f"staleness {self.staleness}")
+            phrases.append(f"staleness {self.staleness}")
         if self.checkpointing:
-            said.append("checkpointing")
-        return ", ".join(said)
+            phrases.append("checkpointing")
+        return ", ".join(phrases)
 
     def keys(self) -> dict[str, Any]:
         """Return the keys of the config that say so, with their values."""
-        found: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "distributed.strategy": self.strategy,
             "distributed.replicas": self.replicas,
             "distributed.sequence_parallel": self.sequence_parallel,
@@ -80,11 +80,11 @@ class GpuLayout:
             "optimizer.micro_batch_tokens": self.micro_batch_tokens,
             "engine.name": "vllm_server" if self.servers else self.engine,
         }
-        if found["engine.name"] != "hf":
-            found["engine.options.gpu_memory_utilization"] = self.utilization
-        if found["engine.name"] == "vllm":
-            found["engine.options.enable_sleep_mode"] = True
-        return found
+        if keys["engine.name"] != "hf":
+            keys["engine.options.gpu_memory_utilization"] = self.utilization
+        if keys["engine.name"] == "vllm":
+            keys["engine.options.enable_sleep_mode"] = True
+        return keys
 
     def changes(self, config: Config) -> dict[str, Any]:
         """Return those of `keys` that the config does not have already, and those of other servers.
@@ -102,8 +102,8 @@ class GpuLayout:
 
 def as_overrides(changes: Mapping[str, Any]) -> str:
     """Return keys with their values as a command line takes them."""
-    said = ((k, str(v).lower() if isinstance(v, bool) else v) for k, v in changes.items())
-    return " ".join(f"{key}={value}" for key, value in said)
+    plain = ((k, str(v).lower() if isinstance(v, bool) else v) for k, v in changes.items())
+    return " ".join(f"{key}={value}" for key, value in plain)
 
 
 def layout_of(config: Config, gpus: int) -> GpuLayout:

@@ -118,7 +118,7 @@ class Planner:
         """Return what a layout takes."""
         memory = self.memory(layout)
         imbalance = self._imbalance(layout.teams)
-        found = times(
+        seconds = times(
             layout,
             self.model,
             self.step,
@@ -130,7 +130,7 @@ class Planner:
             max_num_seqs=self._option("max_num_seqs", VllmOptions.max_num_seqs),
             transfer=self._option("transfer", "tcp"),
         )
-        return RatedLayout(layout, memory, found, imbalance, self.step.completions)
+        return RatedLayout(layout, memory, seconds, imbalance, self.step.completions)
 
     def memory(self, layout: GpuLayout) -> Forecast:
         """Return the doctor's forecast of a step, for a rank of this layout."""
@@ -176,15 +176,15 @@ class Planner:
 
     def sweep(self, gpus: int) -> list[RatedLayout]:
         """Return the layouts that fit, the fastest first."""
-        found = []
+        rated = []
         per_node = self.gpu.gpus_per_node
         for layout in enumerate_layouts(self.config, gpus, per_node, self.model.kv_heads):
             if self._refused(layout):
                 continue
             judged = self.rate(self._with_utilization(layout))
             if judged.fits:
-                found.append(judged)
-        return sorted(found, key=lambda each: -each.rate)
+                rated.append(judged)
+        return sorted(rated, key=lambda each: -each.rate)
 
     def mend(self, layout: GpuLayout) -> RatedLayout | None:
         """Return the layout with the fewest changes after which a rank has room, None if none help.
@@ -306,14 +306,14 @@ class PlanIssue:
 
     def __str__(self) -> str:
         """One line."""
-        said = f"; change: {as_overrides(self.change)}" if self.change else ""
-        return f"{self.level:4}  {self.part:11}  {self.text}{said}"
+        remedy = f"; change: {as_overrides(self.change)}" if self.change else ""
+        return f"{self.level:4}  {self.part:11}  {self.text}{remedy}"
 
 
 def find_verdicts(planner: Planner, judged: RatedLayout) -> list[PlanIssue]:
     """Return what is wrong, what cannot run first, then what costs most."""
-    found = [*_what_fails(planner, judged), *_what_costs(planner, judged)]
-    return sorted(found, key=lambda each: each.level != "FAIL")
+    issues = [*_what_fails(planner, judged), *_what_costs(planner, judged)]
+    return sorted(issues, key=lambda each: each.level != "FAIL")
 
 
 def _what_fails(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
@@ -442,16 +442,16 @@ def describe(planner: Planner, judged: RatedLayout, verdicts: Sequence[PlanIssue
     yield from map(str, verdicts)
 
 
-def describe_sweep(found: Sequence[RatedLayout], most: int) -> Iterator[str]:
+def describe_sweep(rated: Sequence[RatedLayout], most: int) -> Iterator[str]:
     """Yield a line for each of the fastest layouts."""
-    if not found:
+    if not rated:
         yield (
             "no layout fits with at most one process a prompt: raise rollout.prompts or --gpus, or use "
             "model.lora or a smaller model"
         )
         return
     yield f"{'completions/s':>13}  {'s a step':>8}  {'memory':>6}  {'idle':>4}  layout"
-    for judged in found[:most]:
+    for judged in rated[:most]:
         yield (
             f"{judged.rate:13.2f}  {judged.times.step:8.1f}  {judged.memory.share:6.0%}  "
             f"{judged.times.idle(judged.layout):4.0%}  {judged.layout}"
@@ -467,8 +467,8 @@ def _generation_note(judged: RatedLayout) -> str:
 
 
 def _update_note(judged: RatedLayout) -> str:
-    found = judged.imbalance
+    imbalance = judged.imbalance
     return (
-        f"{found.with_stragglers:.0%} of it useful ({found.undealt:.0%} if groups were not dealt); "
+        f"{imbalance.with_stragglers:.0%} of it useful ({imbalance.undealt:.0%} if groups were not dealt); "
         f"{judged.times.waiting:.2f} s of it communication alone"
     )

@@ -80,11 +80,11 @@ def _put_by_index(
 
 def _load_published(config: ModelConfig, corpus: Sequence[str], layers: int | None) -> Loaded:
     assert config.path is not None  # the config allows exactly one of the two
-    found = architecture_of(config.path)
-    family = plugins.build("family", found.family)
+    published = architecture_of(config.path)
+    family = plugins.build("family", published.family)
     assert isinstance(family, MropeFamily)
-    text = {**found.text, **({} if layers is None else {"num_hidden_layers": layers})}
-    model, processor = build_published(family.small, text, found.vision, found.tied, corpus)
+    text = {**published.text, **({} if layers is None else {"num_hidden_layers": layers})}
+    model, processor = build_published(family.small, text, published.vision, published.tied, corpus)
     if config.attention:
         model.set_attn_implementation(config.attention)
     set_pixel_budget(processor, config)
@@ -262,8 +262,8 @@ class ShallowCounter(Counter):
         parts, again = config.distributed.sequence_parallel, policy.config.gradient_checkpointing
         key = (rows, parts, again, self.sharded)
         if key not in self._activations:
-            found = super().activations(config, policy, prompt, rows, whole)
-            self._activations[key] = found
+            measured = super().activations(config, policy, prompt, rows, whole)
+            self._activations[key] = measured
         return self._activations[key]
 
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:

@@ -275,7 +275,7 @@ def simulate_imbalance(
 
     `slow_share` of the ranks takes `slowness` times as long for the same tokens.
     """
-    found = []
+    shares = []
     groups = round(ranks * groups_per_rank)
     for draw in range(draws):
         costs = draw_costs(groups, group_size, mean, sigma, prompt, seed + draw)
@@ -287,8 +287,8 @@ def simulate_imbalance(
         for cost, home in zip(costs, dealt, strict=True):
             loads[home] += cost * factors[home]
         worst = sum(costs) / (ranks * max(loads)) if max(loads) else 1.0
-        found.append((useful_share(costs, homes, ranks), useful_share(costs, dealt, ranks), worst))
-    undealt, dealt_share, slow = (sum(column) / draws for column in zip(*found, strict=True))
+        shares.append((useful_share(costs, homes, ranks), useful_share(costs, dealt, ranks), worst))
+    undealt, dealt_share, slow = (sum(column) / draws for column in zip(*shares, strict=True))
     return Imbalance(undealt, dealt_share, slow)
 
 

@@ -47,10 +47,10 @@ def compare_runs(run: Path, again: Path, start: int, end: int) -> list[ProofDiff
     Raises:
         UserError: a file is damaged.
     """
-    one, other = (folder / "checkpoints" / f"step-{end}" for folder in (run, again))
+    first, other = (folder / "checkpoints" / f"step-{end}" for folder in (run, again))
     return [
-        _compare_tensors("weights, tensors", one, other, trainer=False),
-        _compare_tensors("optimizer and state, tensors", one, other, trainer=True),
+        _compare_tensors("weights, tensors", first, other, trainer=False),
+        _compare_tensors("optimizer and state, tensors", first, other, trainer=True),
         _compare_rows("rollouts, prompts", "rollouts", run, again, start, end),
         _compare_metrics(run, again, start, end),
         _compare_rows("evaluations, samples", "evals", run, again, start, end),
@@ -60,8 +60,8 @@ def compare_runs(run: Path, again: Path, start: int, end: int) -> list[ProofDiff
 # ------------------------------------------------------------------------------------ tensors
 
 
-def _compare_tensors(what: str, one: Path, other: Path, trainer: bool) -> ProofDifference:
-    first, second = dict(_tensors(one, trainer)), dict(_tensors(other, trainer))
+def _compare_tensors(what: str, left: Path, other: Path, trainer: bool) -> ProofDifference:
+    first, second = dict(_tensors(left, trainer)), dict(_tensors(other, trainer))
     names = first.keys() | second.keys()
     unequal, largest, example = 0, -1.0, ""
     for name in sorted(names):
@@ -91,8 +91,8 @@ def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[]
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - the file is no mapping
                 of_one = trainer and file.get_slice(name).get_shape()
-                told = f"{inside}: {name}" if of_one else f"{inside.parent}: {name}"
-                yield told.removeprefix(".: "), functools.partial(_read, path, name)
+                label = f"{inside}: {name}" if of_one else f"{inside.parent}: {name}"
+                yield label.removeprefix(".: "), functools.partial(_read, path, name)
     if trainer:
         for path in sorted(checkpoint.rglob("*.pt")):
             for name, value in _leaves(path):
@@ -240,15 +240,15 @@ def find_unsteady_calls(run: Path, again: Path, start: int, end: int) -> list[st
     Only completions that agree up to the call count: a policy that is shown something else writes something
     else.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     pairs = (pair_rows(part, run, again, start, end) for part in ("rollouts", "evals"))
     for step, a, b in itertools.chain.from_iterable(pairs):
-        for one, other in zip(*(_completions(row) for row in (a, b)), strict=False):
-            for name in _first_unsteady(one, other):
-                found.setdefault(name, f"first in step {step}, row {(a or b)['id']}")
+        for first, other in zip(*(_completions(row) for row in (a, b)), strict=False):
+            for name in _first_unsteady(first, other):
+                reasons.setdefault(name, f"first in step {step}, row {(a or b)['id']}")
     return [
-        f"calls of {name!r} returned something else for the same arguments: {place}"
-        for name, place in found.items()
+        f"calls of {name!r} returned something else for the same arguments: {reason}"
+        for name, reason in reasons.items()
     ]
 
 
@@ -256,10 +256,10 @@ def _completions(row: Mapping[str, Any] | None) -> list[Any]:
     return [completion.get("segments", []) for completion in row["completions"]] if row else []
 
 
-def _first_unsteady(one: list[Any], other: list[Any]) -> Iterator[str]:
+def _first_unsteady(first: list[Any], other: list[Any]) -> Iterator[str]:
     """Yield the functions whose results are where two completions part; nothing if the policy's text is."""
     asked: list[Any] = []
-    for a, b in zip(one, other, strict=False):
+    for a, b in zip(first, other, strict=False):
         if a["by"] != b["by"] or (a["by"] == "policy" and a["text"] != b["text"]):
             return
         if a["by"] == "tool" and _seen(a) != _seen(b):

@@ -88,16 +88,16 @@ def prove(run: Path, steps: int | None = None) -> Proof:
 def _choose(run: Path, steps: int | None, config: Config) -> tuple[int, int]:
     """Return the steps of the checkpoints to begin from and to end at."""
     orders = (run_folder.checkpoint_order(path.name) for path in run_folder.checkpoints(run))
-    found = sorted(step for is_rl, step in orders if is_rl)
-    if not found:
+    steps_kept = sorted(step for is_rl, step in orders if is_rl)
+    if not steps_kept:
         raise UserError(f"{run}: expected checkpoints of GRPO steps, got none")
-    end = found[-1]
-    earlier = [step for step in found if step <= end - (steps or 1)]
+    end = steps_kept[-1]
+    earlier = [step for step in steps_kept if step <= end - (steps or 1)]
     if not earlier:
         far = f" at least {steps} steps" if steps else ""
         raise UserError(
             f"{run}: expected a checkpoint{far} before step-{end}, got "
-            f"{', '.join(f'step-{step}' for step in found)}: this run kept the last "
+            f"{', '.join(f'step-{step}' for step in steps_kept)}: this run kept the last "
             f"{config.run.keep_checkpoints} (run.keep_checkpoints; run.save_every is "
             f"{config.run.save_every}), so its steps cannot be run again"
         )
@@ -129,8 +129,10 @@ def run_again(run: Path, scratch: Path, start: int, end: int, ranks: int) -> Non
     with log.open("wb") as output:
         code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT).returncode
     if code:
-        said = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        raise UserError(f"the steps could not be run again (exit code {code}):\n" + "\n".join(said))
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        raise UserError(
+            f"the steps could not be run again (exit code {code}):\n" + "\n".join(lines)
+        )
 
 
 def _prepare(run: Path, scratch: Path, start: int) -> None:

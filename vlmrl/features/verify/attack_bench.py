@@ -460,8 +460,8 @@ class _Bench:
         texts = attacks.drawable_texts()
         self.tried[attacks.NAME] += len(texts)
         wrong = [lay_out(case.honest.sample, case.honest.wrong)] * (1 + len(texts))
-        plain, *found = self.ask(case.honest, wrong, drawn=["", *texts])
-        for text, verdict in zip(texts, found, strict=True):
+        plain, *begged = self.ask(case.honest, wrong, drawn=["", *texts])
+        for text, verdict in zip(texts, begged, strict=True):
             if problem := attacks.find_problem(plain, verdict, self.tolerance):
                 yield _finding(attacks.NAME, case, problem, verdict, text)
 

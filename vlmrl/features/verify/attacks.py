@@ -405,9 +405,9 @@ def _share(case: Honest) -> float:
 
 def _not_finite(case: Honest) -> list[str]:
     tokens = ("NaN", "Infinity", "-Infinity", "1e999", "true", "9" * 400)
-    place = case.kind.cover(0.5, 0.5, 0.5, 0.5)
-    if place is not None:
-        filled = [json.dumps([place]).replace("0.5", token) for token in tokens]
+    cover = case.kind.cover(0.5, 0.5, 0.5, 0.5)
+    if cover is not None:
+        filled = [json.dumps([cover]).replace("0.5", token) for token in tokens]
     else:
         filled = [*tokens, "nan to nan", "-inf to inf"]
     return [lay_out(case.sample, answer) for answer in filled]

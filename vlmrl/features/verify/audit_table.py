@@ -43,18 +43,18 @@ def probe_pairs(reward: RewardConfig, path: Path, out: Path | None = None) -> st
         UserError: as `read_pairs` and `probe`.
     """
     verifier, rows = resolve(reward).verifier, read_pairs(path)
-    found = probe(verifier, rows)
+    result = probe(verifier, rows)
     if out is not None:
-        write_lines(out, judged_rows(rows, found))
-    kappa = "-" if found.kappa is None else f"{found.kappa:.3f}"
+        write_lines(out, judged_rows(rows, result))
+    kappa = "-" if result.kappa is None else f"{result.kappa:.3f}"
     lines = [
-        f"{len(rows)} pairs, {sum(found.faults.values())} without a verdict",
-        f"both orders agree   {found.orders_agree}",
-        f"first place wins    {found.first_wins} (a fair judge: 0.5)",
-        f"the same twice      {found.same_twice}",
-        f"ties                {found.ties}",
-        f"agrees with better  {found.agrees}; Cohen's kappa {kappa}",
-        *(f"{count} times: {fault}" for fault, count in found.faults.most_common(3)),
+        f"{len(rows)} pairs, {sum(result.faults.values())} without a verdict",
+        f"both orders agree   {result.orders_agree}",
+        f"first place wins    {result.first_wins} (a fair judge: 0.5)",
+        f"the same twice      {result.same_twice}",
+        f"ties                {result.ties}",
+        f"agrees with better  {result.agrees}; Cohen's kappa {kappa}",
+        *(f"{count} times: {fault}" for fault, count in result.faults.most_common(3)),
     ]
     return "\n".join(lines)
 
@@ -73,11 +73,11 @@ def _findings(report: Report) -> Table:
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
         alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
-    for (attack, _), found in alike.items():
-        worst = max(found, key=_paid)
+    for (attack, _), findings in alike.items():
+        worst = max(findings, key=_paid)
         scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
         what = f"{escape(worst.problem)}\n{escape(worst.text)}"
-        table.add_row(attack, str(len(found)), *scores, what)
+        table.add_row(attack, str(len(findings)), *scores, what)
     return table
 
 

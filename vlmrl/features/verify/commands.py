@@ -84,8 +84,8 @@ def verify(
     with Console(stderr=True).status("honest answers") as status:  # shown in a terminal only
         reports = [verify(each, rows, status.update) for each, rows in named]
     if out:
-        told = [report.as_json() for report in reports]
-        write_json(out, told[0] if len(told) == 1 else {"reports": told})
+        plain = [report.as_json() for report in reports]
+        write_json(out, plain[0] if len(plain) == 1 else {"reports": plain})
     for report in reports:
         Console().print(*tables(report), sep="\n")
     raise typer.Exit(FAILED if any(report.findings for report in reports) else 0)

@@ -72,9 +72,9 @@ def find_best(
     if verifier.scope != "item":
         return None
     end, form = time.monotonic() + SECONDS, verifier.answer_form()
-    found: list[ConstantAnswer] = []
+    constants: list[ConstantAnswer] = []
     for number, (data, asked) in enumerate((questions or list_drawn()).items()):
-        if time.monotonic() > end or (found and number >= len(TASKS)):
+        if time.monotonic() > end or (constants and number >= len(TASKS)):
             break
         suited = [(replace(s, form=form), f) for s, f in asked if verifier.applies_to(s)]
         paid = []
@@ -82,8 +82,8 @@ def find_best(
             if time.monotonic() < end and (right := _pay_right(verifier, ask, sample, frame)):
                 paid.append((sample, frame, right))
         if len(paid) >= FEWEST:
-            found.append(_best_on(paid, data, ask, end))
-    return max(found, key=lambda constant: constant.pay, default=None)
+            constants.append(_best_on(paid, data, ask, end))
+    return max(constants, key=lambda constant: constant.pay, default=None)
 
 
 def _pay_right(verifier: Verifier, ask: Ask, sample: Sample, frame: Frame) -> str | None:
@@ -114,21 +114,21 @@ def _best_on(
 @functools.cache
 def list_drawn() -> dict[str, Questions]:
     """Return drawn questions by what they are: rows of `shapes` and `videos`, and truths made of them."""
-    found: dict[str, list[Sample]] = {}
+    questions: dict[str, list[Sample]] = {}
     for name, options in TASKS:
         card = plugins.build("card", name, dict(options))
         rows = card.rows("train")
         made = [card.to_sample(rows[i], name) for i in range(ROWS)]
-        found[f"rows of {name} {options.get('task', '')}".rstrip()] = [
+        questions[f"rows of {name} {options.get('task', '')}".rstrip()] = [
             replace(sample, template="think_answer") for sample in made
         ]
-    drawn = dict(found)
+    drawn = dict(questions)
     for what, truth_of in {**_covers(), **MADE}.items():
         for data, samples in drawn.items():
             made = [replace(s, truth=t) for s in samples if (t := truth_of(s.truth)) is not None]
             if made:
-                found[f"{data}, as {what}"] = made
-    return {data: [(sample, FRAME) for sample in samples] for data, samples in found.items()}
+                questions[f"{data}, as {what}"] = made
+    return {data: [(sample, FRAME) for sample in samples] for data, samples in questions.items()}
 
 
 def _of_points(truth: Truth) -> Truth | None:

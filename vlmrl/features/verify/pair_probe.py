@@ -118,7 +118,7 @@ def _add_up(
 ) -> Probe:
     known = [reply for reply in replies if not isinstance(reply, str)]
     both = [comparison for comparison, _ in known]
-    winners = [place for comparison in both for place in comparison.winners]
+    winners = [winner for comparison in both for winner in comparison.winners]
     verdicts = tuple(None if isinstance(reply, str) else reply[0].better for reply in replies)
     rated = [
         (row.better, verdict)
@@ -127,12 +127,12 @@ def _add_up(
     ]
     return Probe(
         verdicts=verdicts,
-        orders_agree=Share(sum(one.agrees for one in both), len(both)),
+        orders_agree=Share(sum(pair.agrees for pair in both), len(both)),
         first_wins=Share(winners.count("first"), len(winners)),
-        same_twice=Share(sum(one.straight == again for one, again in known), len(known)),
-        ties=Share(sum(one.outcome == 0 for one in both), len(both)),
-        agrees=Share(sum(said == verdict for said, verdict in rated), len(rated)),
-        kappa=kappa([said for said, _ in rated], [verdict for _, verdict in rated]),
+        same_twice=Share(sum(pair.straight == again for pair, again in known), len(known)),
+        ties=Share(sum(pair.outcome == 0 for pair in both), len(both)),
+        agrees=Share(sum(better == verdict for better, verdict in rated), len(rated)),
+        kappa=kappa([better for better, _ in rated], [verdict for _, verdict in rated]),
         faults=Counter(reply for reply in replies if isinstance(reply, str)),
     )
 
@@ -143,19 +143,19 @@ def kappa(first: Sequence[str], second: Sequence[str]) -> float | None:
     None where c is 1, or there is no case. Source: Cohen 1960.
     """
     n = len(first)
-    one, other = Counter(first), Counter(second)
-    chance = sum(one[name] * other[name] for name in one) / (n * n) if n else 1.0
+    counts, other = Counter(first), Counter(second)
+    chance = sum(counts[name] * other[name] for name in counts) / (n * n) if n else 1.0
     if chance == 1.0:
         return None
     agreement = sum(a == b for a, b in zip(first, second, strict=True)) / n
     return (agreement - chance) / (1 - chance)
 
 
-def judged_rows(rows: Sequence[PairRow], found: Probe) -> list[dict[str, Any]]:
+def judged_rows(rows: Sequence[PairRow], result: Probe) -> list[dict[str, Any]]:
     """Return the rows that were judged with the judge's verdict in place of theirs, in order."""
     return [
         {**row.row, "better": verdict}
-        for row, verdict in zip(rows, found.verdicts, strict=True)
+        for row, verdict in zip(rows, result.verdicts, strict=True)
         if verdict is not None
     ]
 
