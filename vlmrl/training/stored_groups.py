@@ -17,7 +17,7 @@ NAMES = ("rows", "sizes", "finished", "lengths", "token_ids", "logprobs", "runs"
 class StoredGroup:
     """The completions of one prompt: of row (source, row), whose media rank `home` holds."""
 
-    place: tuple[int, int]
+    row: tuple[int, int]
     home: int
     completions: tuple[Sampled, ...]
 
@@ -36,7 +36,7 @@ def to_arrays(groups: Sequence[StoredGroup]) -> dict[str, np.ndarray]:
     token_ids [N], logprobs [N], runs [C], versions [V, 2].
     """
     all_ = [c for group in groups for c in group.completions]
-    rows = [(*group.place, group.home) for group in groups]
+    rows = [(*group.row, group.home) for group in groups]
     return {
         "rows": np.array(rows, np.int64).reshape(-1, 3),
         "sizes": np.array([len(group.completions) for group in groups], np.int64),

@@ -204,7 +204,7 @@ class Ending:
 @dataclass
 class _Rank:
     actor: Any
-    place: Place
+    host: Place
     answer: Any = None
     silent_s: float = 0.0
     code: int | None = None
@@ -284,8 +284,8 @@ class Attempt:
             ]
         )
         self._ranks = [
-            _Rank(actor, place, actor.wait.remote(ASK_S))
-            for actor, place in zip(actors, places, strict=True)
+            _Rank(actor, host, actor.wait.remote(ASK_S))
+            for actor, host in zip(actors, places, strict=True)
         ]
 
     def _get(self, answers: Sequence[Any]) -> list[Any]:
@@ -348,13 +348,13 @@ class Attempt:
     def _fault(self) -> Ending:
         gone = {n: rank for n, rank in enumerate(self._ranks) if rank.gone}
         if gone:
-            who = ", ".join(f"rank {n} on {rank.place.address}" for n, rank in gone.items())
-            lost = frozenset(rank.place.node for rank in gone.values())
+            who = ", ".join(f"rank {n} on {rank.host.address}" for n, rank in gone.items())
+            lost = frozenset(rank.host.node for rank in gone.values())
             return Ending("fault", f"{who}: {next(iter(gone.values())).gone}", lost)
         mistaken = [n for n in self._failed if self._ranks[n].code == MISTAKE]
         first = (mistaken or self._failed)[0]  # the others failed because it did
         rank = self._ranks[first]
-        where = f"rank {first} on {rank.place.address}"
+        where = f"rank {first} on {rank.host.address}"
         words = self._last_words(first)
         if mistaken:
             mistakes = [line for line in words if line.startswith("error: ")]

@@ -85,7 +85,7 @@ class PartialRollouts(Strategy):
     def _recall(self, run: RunParts) -> list[Group]:
         """Return the groups that wait; one whose row has become bad is left out."""
         stored = from_arrays(self.state) if self.state else []
-        places, homes = [group.place for group in stored], [group.home for group in stored]
+        places, homes = [group.row for group in stored], [group.home for group in stored]
         made = run.loader.recall(places, homes) if stored else []
         waiting = [(prompt, group) for prompt, group in zip(made, stored, strict=True) if prompt]
         prompts = [prompt for prompt, _ in waiting]
