@@ -86,14 +86,12 @@ def own_denominators(
 # A teacher beside the rewards: the divergence of the policy from it, token by token.
 #
 # Source: Agarwal et al. 2024 (GKD), arXiv 2306.13649, eq. 5: rewards and the divergence from a teacher on
-# what
-# the policy samples are one objective. On policy the two forms here have the same gradient, that of the
-# reverse
-# divergence KL(policy || teacher) at each token without what follows it. In the loss it is half the squared
-# log ratio (k2): Xu et al. 2025 (KDRL), arXiv 2506.02208, who found it better than k3 and than a part of
-# the reward. In the advantage it is log teacher - log policy: Lu et al. 2025, "On-Policy Distillation"
-# (thinkingmachines.ai), and Xiaomi 2026 (MiMo-V2-Flash), who add it to the advantage of the rewards; the
-# recipe's ratio, clip and correction then hold it, too.
+# what the policy samples are one objective. On policy the two forms here have the same gradient, that of
+# the reverse divergence KL(policy || teacher) at each token without what follows it. In the loss it is
+# half the squared log ratio (k2): Xu et al. 2025 (KDRL), arXiv 2506.02208, who found it better than k3
+# and than a part of the reward. In the advantage it is log teacher - log policy: Lu et al. 2025,
+# "On-Policy Distillation" (thinkingmachines.ai), and Xiaomi 2026 (MiMo-V2-Flash), who add it to the
+# advantage of the rewards; the recipe's ratio, clip and correction then hold it, too.
 
 
 LOG_BOUND = 20.0
@@ -232,6 +230,7 @@ def spread_over_tokens(completion: Completion, values: Sequence[float]) -> list[
 
 
 # --------------------------------------------------------------------------------------------------
+# Advantages of a group's completions from their rewards.
 
 
 EPS = 1e-4

@@ -131,6 +131,7 @@ def aggregate(
 
 
 # --------------------------------------------------------------------------------------------------
+# Log ratios, of tokens and of whole completions.
 
 
 LOG_BOUND = 20.0

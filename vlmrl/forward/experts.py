@@ -74,6 +74,7 @@ ALL_EXPERTS_FUNCTIONS.register(NAME, _compute)
 
 
 # --------------------------------------------------------------------------------------------------
+# Replay the choices of routers that the engine made.
 
 
 UNKNOWN = -1

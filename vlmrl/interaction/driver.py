@@ -104,6 +104,7 @@ def rise(turns: Sequence[Segment], turn: int, tokens: int, vocabulary: int) -> f
 
 
 # --------------------------------------------------------------------------------------------------
+# Rollouts of several turns, each of which goes on as soon as its tools have answered.
 
 
 WINDOW = 200

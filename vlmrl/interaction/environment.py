@@ -138,7 +138,3 @@ class Environment:
 def seed_for(sample: Sample, seed: int) -> int:
     """Return the seed of the world that a sample's prompt shows; without one, the given seed."""
     return int(sample.meta.get(SEED, seed))
-
-
-# --------------------------------------------------------------------------------------------------
-# One file is one environment: a world in which a policy acts turn by turn.

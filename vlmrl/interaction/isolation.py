@@ -136,6 +136,7 @@ def _image(stored: SharedArray) -> PilImage:
 
 
 # --------------------------------------------------------------------------------------------------
+# The worker processes that call tools, and what crosses to them and back.
 
 
 _TOOLS: dict[str, Tool] = {}

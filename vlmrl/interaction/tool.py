@@ -385,10 +385,7 @@ def _article(kind: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# One file is one tool: what a policy may call between its turns.
-
-
-# --------------------------------------------------------------------------------------------------
+# The base of tools: what a policy may call between its turns.
 
 
 Part = str | Decoded | Shown

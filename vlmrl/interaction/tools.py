@@ -98,6 +98,7 @@ def _finite(digits: str) -> float:
 
 
 # --------------------------------------------------------------------------------------------------
+# Run the calls of a turn, and put together what the policy is shown.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

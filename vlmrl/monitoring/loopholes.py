@@ -485,12 +485,12 @@ def _readers(
 
 @functools.cache
 def _of_kind(name: str) -> tuple[Component, ...]:
-    """Return the strict readers of a kind of truth."""
     readers = kinds()[name].readers.items()
     return tuple(resolve(RewardConfig(verifier=v, options=dict(o))) for v, o in readers)
 
 
 # --------------------------------------------------------------------------------------------------
+# The watch of a run: it measures at intervals and tells of new alarms.
 
 
 NUM_ROWS = 6
@@ -576,19 +576,19 @@ class LoopholeWatch:
 def _suspicion(signal: str) -> Callable[[Measured], float]:
     """Return what orders completions: how much more they earn than the signal says they should."""
 
-    def excess(one: Measured) -> float:
+    def excess(entry: Measured) -> float:
         if signal == "strict":
-            return one.reward - (one.strict if one.strict is not None else one.reward)
-        return one.elsewhere if one.elsewhere is not None else -1.0
+            return entry.reward - (entry.strict if entry.strict is not None else entry.reward)
+        return entry.elsewhere if entry.elsewhere is not None else -1.0
 
     return excess
 
 
-def _facts(one: Measured | None) -> dict[str, object]:
-    if one is None:
+def _facts(entry: Measured | None) -> dict[str, object]:
+    if entry is None:
         return {}
-    signs = list(one.signs.names) if one.signs else []
-    return {"strict": one.strict, "elsewhere": one.elsewhere, "signs": signs}
+    signs = list(entry.signs.names) if entry.signs else []
+    return {"strict": entry.strict, "elsewhere": entry.elsewhere, "signs": signs}
 
 
 # -------------------------------------------------------------------------------------- numbers

@@ -39,6 +39,7 @@ def measure_use() -> dict[str, float]:
 
 
 # --------------------------------------------------------------------------------------------------
+# Ranks that lag behind the others, by the seconds of their own work.
 
 
 SLOW = 0.2

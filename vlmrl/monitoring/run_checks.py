@@ -159,6 +159,7 @@ def _second_turn(policy: Policy, prompt: Prompt, observed: Decoded) -> Prompt:
 
 
 # --------------------------------------------------------------------------------------------------
+# The checks that a run makes at intervals: parity and media ablation.
 
 
 PARITY_PROMPTS = 2

@@ -241,6 +241,7 @@ def _feed(digest: hashlib._Hash, path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
+# Files that are written whole or not at all, and lines that are appended.
 
 
 Stamp = tuple[int, int, int]

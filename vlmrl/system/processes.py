@@ -67,6 +67,7 @@ def memory_ceiling(size: int) -> Iterator[None]:
 
 
 # --------------------------------------------------------------------------------------------------
+# Processes that end with their parent.
 
 
 PARENT = "VLMRL_PARENT"

@@ -162,6 +162,7 @@ def sum_up_all(
 
 
 # --------------------------------------------------------------------------------------------------
+# The evaluation of a run: its rows are drawn, answered, scored and summed up.
 
 
 PREFIX = {

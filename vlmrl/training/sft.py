@@ -74,7 +74,6 @@ class Writer:
 
     @cached_property
     def _special(self) -> set[int]:
-        """Return the ids of special tokens."""
         tokenizer = self.processor.tokenizer
         added = tokenizer.added_tokens_decoder
         return {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
@@ -205,6 +204,7 @@ def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:
 
 
 # --------------------------------------------------------------------------------------------------
+# The stages of the cold start and their steps.
 
 
 @dataclass(frozen=True)

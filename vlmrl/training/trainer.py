@@ -295,7 +295,6 @@ class Trainer:
 
     @functools.cached_property
     def _changing(self) -> frozenset[str]:
-        """The keys of the config that change during the run."""
         return self.config.changing
 
     def _lr(self) -> float:
