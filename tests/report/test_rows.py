@@ -161,7 +161,7 @@ def test_heat_says_how_far_engine_and_trainer_part_and_what_is_not_known() -> No
     cells = [cell for turn in heat.turns for cell in turn]
     assert [cell.far for cell in cells] == [0, 2, 4, None]
     assert [cell.rare for cell in cells] == [0, 2, 4, 1]
-    assert "-0.5000 (0.607)" in cells[1].said and "trainer - engine -0.1000" in cells[1].said
+    assert "-0.5000 (0.607)" in cells[1].title and "trainer - engine -0.1000" in cells[1].title
     assert f"{(0.001 + 0.1 + 1.5) / 3:.4f}" in heat.summary and "1.5000 at most" in heat.summary
     unknown = heat_of({**stored, "engine": None}, [4])
     assert unknown is not None and "not known" in unknown.summary

@@ -76,13 +76,13 @@ async def answer(
     if no := _unread(request):
         return no
     try:
-        found, reply = read(json.loads(await request.body()))
+        work, reply = read(json.loads(await request.body()))
     except OtherModel as mistake:
         return _error(404, str(mistake))
     except (ValueError, RecursionError, UserError) as mistake:
         return _error(400, str(mistake))
     try:
-        return reply(await asyncio.wrap_future(found))
+        return reply(await asyncio.wrap_future(work))
     except UserError as mistake:
         return _error(400, str(mistake))
     except (asyncio.CancelledError, CancelledError):

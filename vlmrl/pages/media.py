@@ -178,8 +178,8 @@ def shapes(value: Any, view: MediaView | None) -> tuple[Shape, ...]:
     """
     if view is None or view.image is None:
         return ()
-    found = [s for m in marks(value) if _are_numbers(m.numbers) for s in _draw(m, view)]
-    return tuple(dict.fromkeys(found))
+    drawn = [s for m in marks(value) if _are_numbers(m.numbers) for s in _draw(m, view)]
+    return tuple(dict.fromkeys(drawn))
 
 
 def _draw(mark: Mark, view: MediaView) -> list[Shape]:
@@ -191,15 +191,15 @@ def _draw(mark: Mark, view: MediaView) -> list[Shape]:
             return []
         start, end = (min(max(s / view.duration, 0), 1) * 100 for s in mark.numbers)
         return [Shape("span", (round(start, 1), round(end - start, 1)), label)]
-    found = []
+    drawn = []
     for left, w, h in _places(view, view.image, mark.time):
         xs, ys = [left + x * w for x in mark.numbers[::2]], [y * h for y in mark.numbers[1::2]]
         if mark.shape == "box":
             numbers = [xs[0], ys[0], xs[1] - xs[0], ys[1] - ys[0]]
         else:
             numbers = [n for corner in zip(xs, ys, strict=True) for n in corner]
-        found.append(Shape(mark.shape, tuple(round(n, 1) for n in numbers), label))
-    return found
+        drawn.append(Shape(mark.shape, tuple(round(n, 1) for n in numbers), label))
+    return drawn
 
 
 def _places(view: MediaView, image: EmbeddedImage, time: Any) -> list[tuple[float, float, float]]:
@@ -235,7 +235,7 @@ def _embed(path: Path, name: str) -> EmbeddedImage:
                 out = io.BytesIO()
                 image.convert("RGB").save(out, format="WEBP", quality=85)
                 data, kind = min(
-                    (data, kind), (out.getvalue(), "webp"), key=lambda one: len(one[0])
+                    (data, kind), (out.getvalue(), "webp"), key=lambda option: len(option[0])
                 )
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
     return EmbeddedImage(name, uri, *size)

@@ -41,9 +41,9 @@ def complain(metrics: Mapping[str, float]) -> list[str]:
         )
     if (cut := metrics.get("rollout/truncated", 0.0)) >= 0.5:
         lines.append(f"{100 * cut:.0f} % of completions were cut at rollout.max_tokens")
-    if (one := metrics.get("majority/one_answer", 0.0)) >= COLLAPSED:
+    if (share := metrics.get("majority/one_answer", 0.0)) >= COLLAPSED:
         lines.append(
-            f"collapse: {100 * one:.0f} % of the majorities are one answer, which `majority` pays in full "
+            f"collapse: {100 * share:.0f} % of the majorities are one answer, which `majority` pays in full "
             "whether it is right or not; stop, or mix in rows with a truth"
         )
     if metrics.get("update/skipped", 0.0) > 0:
@@ -58,7 +58,7 @@ def complain_of_last(steps: Sequence[Mapping[str, float]]) -> list[str]:
         for key, value in step.items():
             if isinstance(value, int | float):
                 values.setdefault(key, []).append(value)
-    return complain({key: statistics.fmean(found) for key, found in values.items()})
+    return complain({key: statistics.fmean(numbers) for key, numbers in values.items()})
 
 
 def _nothing_to_learn(metrics: Mapping[str, float]) -> list[str]:

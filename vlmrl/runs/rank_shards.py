@@ -88,8 +88,10 @@ def gather_groups(
     if not whole:
         return _gather_numbers(batch, home)
     written: dict[int, tuple[Completion, ...]] = {}
-    told = {p: tuple(said.without_media() for said in group) for p, group in home.items()}
-    for share in distributed.gather(told):
+    own = {
+        p: tuple(completion.without_media() for completion in group) for p, group in home.items()
+    }
+    for share in distributed.gather(own):
         written |= share
     written |= home
     return tuple(written[number] for number in range(len(batch)))
@@ -109,7 +111,7 @@ def _gather_numbers(
     """Return this rank's own groups, and in the places of the others `RemoteCompletion`s."""
     own = [home[number] for number in numbers_here(batch)]
     all_ = [c for group in own for c in group]
-    told: list[np.ndarray] = [
+    arrays: list[np.ndarray] = [
         np.array([len(group) for group in own], np.int32),
         np.array([c.num_tokens for c in all_], np.int32),
         np.array([REASONS.index(c.finish_reason) for c in all_], np.uint8),
@@ -117,7 +119,9 @@ def _gather_numbers(
         np.array([len(c.versions) for c in all_], np.int32),
         np.array([n for c in all_ for run in c.versions for n in run], np.int32),
     ]
-    groups = [_stand_ins(r, *of_rank) for r, of_rank in enumerate(distributed.gather_arrays(told))]
+    groups = [
+        _stand_ins(r, *of_rank) for r, of_rank in enumerate(distributed.gather_arrays(arrays))
+    ]
     groups[distributed.rank()] = iter(own)
     return tuple(next(groups[prompt.home]) for prompt in batch.prompts)
 

@@ -84,8 +84,8 @@ class TrainerLogprobs:
         for row, mask in enumerate(micro.mask.cpu()):
             if mask.any():
                 ids = tuple(micro.token_ids[row].cpu()[mask].tolist())
-                found = values[row][mask].tolist()
-                self._noted.append((micro.prompts[group[row]], ids, found))
+                numbers = values[row][mask].tolist()
+                self._noted.append((micro.prompts[group[row]], ids, numbers))
 
     def _places(self, rollouts: Rollouts) -> dict[Place, list[float]]:
         """Return what was noted by place; equal completions of a prompt have equal log-probs."""
@@ -95,13 +95,13 @@ class TrainerLogprobs:
             for prompt, ids, values in self._noted
             if id(prompt) in numbers
         }
-        found = {}
+        by_place = {}
         for p in sorted({p for p, _ in noted}):
             for g, completion in enumerate(rollouts.completions[p]):
                 values = noted.get((p, completion.token_ids))
                 if values is not None:
-                    found[p, g] = values
-        return found
+                    by_place[p, g] = values
+        return by_place
 
 
 def token_row(tokenizer: Any, completions: Sequence[Completion], prompt: Prompt) -> dict[str, Any]:
@@ -114,11 +114,11 @@ def token_row(tokenizer: Any, completions: Sequence[Completion], prompt: Prompt)
         "source": prompt.sample.source,
         "completions": [
             {
-                "texts": tokenizer.batch_decode([[token] for token in one.token_ids]),
-                "engine": _engine(one),
+                "texts": tokenizer.batch_decode([[token] for token in completion.token_ids]),
+                "engine": _engine(completion),
                 "trainer": None,
             }
-            for one in completions
+            for completion in completions
         ],
     }
 
@@ -159,7 +159,7 @@ def rows(
     totals, valid = rewards.total.tolist(), rewards.valid.tolist()
     values = advantages.values.tolist() if advantages else None
     kept = advantages.kept.tolist() if advantages else None
-    found = []
+    groups = []
     for p in range(len(rollouts.completions)) if numbers is None else numbers:
         prompt = rollouts.batch.prompts[p]
         completions = [
@@ -173,8 +173,8 @@ def rows(
             }
             for g, completion in enumerate(rollouts.completions[p])
         ]
-        found.append({**_prompt(media_folder, prompt), "completions": completions})
-    return found
+        groups.append({**_prompt(media_folder, prompt), "completions": completions})
+    return groups
 
 
 def _mean_of(advantage: float | list[float], completion: Completion) -> float:
@@ -264,10 +264,10 @@ def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Ro
             "name": medium.name,
             "start": medium.start,
             "end": medium.end,
-            "thumbnail": _store_medium(folder, found),
-            **(_store_video(folder, found, times) if isinstance(found, Video) else {}),
+            "thumbnail": _store_medium(folder, content),
+            **(_store_video(folder, content, times) if isinstance(content, Video) else {}),
         }
-        for medium, found in zip(media, shown, strict=True)
+        for medium, content in zip(media, shown, strict=True)
     ]
 
 
@@ -276,11 +276,11 @@ def _store_video(folder: Path, video: Video, times: Sequence[float]) -> Row:
     return {**store_video(folder, video, times), **heard}
 
 
-def _store_medium(folder: Path, found: Any) -> str | None:
+def _store_medium(folder: Path, medium: Any) -> str | None:
     """Store an image or audio and return its file name in `folder`; None for other media."""
-    if isinstance(found, Audio):
-        return _store_audio(folder, found)
-    return _store_thumbnail(folder, found) if isinstance(found, Image.Image) else None
+    if isinstance(medium, Audio):
+        return _store_audio(folder, medium)
+    return _store_thumbnail(folder, medium) if isinstance(medium, Image.Image) else None
 
 
 def _store_audio(folder: Path, audio: Audio) -> str:
@@ -360,8 +360,8 @@ def _strip(images: list[Image.Image]) -> bytes:
     """Return a JPEG of the images, all of the same size, in a row."""
     width, height = images[0].size
     strip = Image.new("RGB", (width * len(images), height))
-    for place, image in enumerate(images):
-        strip.paste(image, (place * width, 0))
+    for column, image in enumerate(images):
+        strip.paste(image, (column * width, 0))
     out = io.BytesIO()
     strip.save(out, "JPEG", quality=82)
     return out.getvalue()

@@ -159,8 +159,8 @@ def write_ranks(folder: Path, step: int, hosts: Sequence[str]) -> Path:
 def write_rollouts(folder: Path, report: StepReport) -> Path:
     """Write every prompt of a step with all its completions to rollouts/step-N.jsonl."""
     here = numbers_here(report.rollouts.batch)
-    found = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages, here)
-    lines = ({"step": report.step, **row} for row in gather_rows(report.rollouts, found))
+    own = rows(media_folder(folder), report.rollouts, report.rewards, report.advantages, here)
+    lines = ({"step": report.step, **row} for row in gather_rows(report.rollouts, own))
     path = rollouts_path(folder, report.step)
     return write_lines(path, lines) if distributed.is_main() else path
 
@@ -173,11 +173,11 @@ def write_tokens(
     `trainer` has those of the completions that this rank trained on. All ranks call it.
     """
     rollouts = report.rollouts
-    found = [
+    own = [
         token_row(tokenizer, rollouts.completions[p], rollouts.batch.prompts[p])
         for p in numbers_here(rollouts.batch)
     ]
-    lines = gather_rows(rollouts, found)
+    lines = gather_rows(rollouts, own)
     for share in distributed.gather_to_main(dict(trainer)):
         for (p, g), values in share.items():
             lines[p]["completions"][g]["trainer"] = rounded(values)
@@ -259,13 +259,13 @@ def rewind(folder: Path, step: int) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python, vlmrl and the installed packages that can change a result."""
-    found = {"python": platform.python_version(), "vlmrl": vlmrl.__version__}
+    installed = {"python": platform.python_version(), "vlmrl": vlmrl.__version__}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def revision() -> dict[str, Any] | None:

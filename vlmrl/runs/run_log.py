@@ -113,7 +113,7 @@ class RunLog:
         step = max(evaluations)
         result, metric = evaluations[step], self._metric
         self._send(lambda tracker: tracker.log_evaluation(step, result["metrics"]))
-        values = {at: one["metrics"][metric] for at, one in evaluations.items()}
+        values = {at: content["metrics"][metric] for at, content in evaluations.items()}
         best = max(values, key=lambda at: values[at])
         self._output.say(
             Evaluated(

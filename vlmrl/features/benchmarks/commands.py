@@ -183,28 +183,28 @@ def _evaluate_data(
     named = [tree.named(text) for text in verifier or ()]
     rewards = [RewardConfig(verifier=name, options=chosen) for name, chosen in named]
     options = tree.pairs(option or ())
-    found = evaluate.evaluate_model(
+    result = evaluate.evaluate_model(
         model, data, rewards=rewards, options=options, output=output, **asked
     )
-    told = (found[key] for key in ("num_samples", "metrics", "intervals", "pass_at_k"))
-    output.say(Scored(model, data, *told))
+    figures = (result[key] for key in ("num_samples", "metrics", "intervals", "pass_at_k"))
+    output.say(Scored(model, data, *figures))
 
 
 def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:
     if (data is None) == (benchmark is None):
-        given = "neither" if data is None else "both"
+        count = "neither" if data is None else "both"
         raise UserError(
-            f"vlmrl eval: expected --data or --benchmark, got {given}; see `vlmrl eval --help`"
+            f"vlmrl eval: expected --data or --benchmark, got {count}; see `vlmrl eval --help`"
         )
-    for name, given in only.items():
-        if data is not None and given is not None:
+    for name, value in only.items():
+        if data is not None and value is not None:
             option = name.replace("_", "-")
             raise UserError(f"vlmrl eval --data: --{option} is for --benchmark")
 
 
 def _check_benchmark(only: dict[str, Any]) -> None:
-    for name, given in only.items():
-        if given:
+    for name, value in only.items():
+        if value:
             raise UserError(f"vlmrl eval --benchmark: {name} is for --data")
 
 

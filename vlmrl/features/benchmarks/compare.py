@@ -78,8 +78,8 @@ def tabulate_passes(passes: PassCurves) -> Any:
     """Return the curves as a table for the terminal, a line for each k."""
     table = make_table(f"{passes.benchmark}: pass@", *passes.curves)
     for k in passes.ks:
-        told = (_told(figures.get(k)) for figures in passes.curves.values())
-        table.add_row(str(k), *told)
+        cells = (_told(figures.get(k)) for figures in passes.curves.values())
+        table.add_row(str(k), *cells)
     return table
 
 
@@ -103,10 +103,10 @@ def draw_passes(passes: PassCurves) -> dict[str, Any]:
         ]
         line = " ".join(f"{x},{y}" for x, y, _, _ in points)
         last = max(figures)
-        told = f"pass@{last} {_told(figures[last])}"
+        label = f"pass@{last} {_told(figures[last])}"
         colour = number % COLOURS
         curves.append(
-            {"name": name, "colour": colour, "points": points, "line": line, "last": told}
+            {"name": name, "colour": colour, "points": points, "line": line, "last": label}
         )
     return {
         "title": f"{passes.benchmark}: pass@k",
@@ -178,7 +178,7 @@ def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
     comparisons = []
     for i in range(1, len(arms)):
         shared = by_benchmark([results[0], results[i]])
-        found = tuple(
+        contrasts = tuple(
             replace(compare(first, second), benchmark=name) for name, (first, second) in shared
         )
         everything = [s for arm in (stored[0], stored[i]) for seed in arm for s in seed.values()]
@@ -189,7 +189,7 @@ def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
             *lacking_passes(both, on),
         )
         differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
-        comparisons.append(ArmComparison(names[0], names[i], found, differing, notes, passes))
+        comparisons.append(ArmComparison(names[0], names[i], contrasts, differing, notes, passes))
     return comparisons
 
 
@@ -218,39 +218,41 @@ def conclude(comparison: ArmComparison, number: str | None = None) -> str:
 def print_comparisons(comparisons: Sequence[ArmComparison]) -> None:
     """Print the answers first, then a table of each benchmark."""
     console = Console()
-    for one in comparisons:
-        console.print(conclude(one), soft_wrap=True, highlight=False)
-    for one in comparisons:
-        for line in _cautions(one):
+    for comparison in comparisons:
+        console.print(conclude(comparison), soft_wrap=True, highlight=False)
+    for comparison in comparisons:
+        for line in _cautions(comparison):
             console.print(line, soft_wrap=True, highlight=False)
-        for contrast in one.contrasts:
-            console.print(_table(one, contrast))
+        for contrast in comparison.contrasts:
+            console.print(_table(comparison, contrast))
             for line in known_lines(contrast.benchmark):
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
-        for passes in one.passes:
+        for passes in comparison.passes:
             console.print(tabulate_passes(passes))
     console.print(
         "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
     )
-    if any(one.passes for one in comparisons):
+    if any(comparison.passes for comparison in comparisons):
         console.print("Of pass@k: intervals of each model alone, clusters drawn whole.")
 
 
 def write_comparisons(comparisons: Sequence[ArmComparison], folder: Path) -> None:
     """Write `comparison.json` and the offline page `comparison.html`."""
-    content = [{"conclusion": conclude(one), **_as_json(one)} for one in comparisons]
+    content = [
+        {"conclusion": conclude(comparison), **_as_json(comparison)} for comparison in comparisons
+    ]
     files.write_json(folder / "comparison.json", {"comparisons": content})
     tables = [
         lay_out(
-            *(one.first, one.second, contrast, SCALE[contrast.unit]),
+            *(comparison.first, comparison.second, contrast, SCALE[contrast.unit]),
             list(known_lines(contrast.benchmark)),
         )
-        for one in comparisons
-        for contrast in one.contrasts
+        for comparison in comparisons
+        for contrast in comparison.contrasts
     ]
-    title = f"{', '.join(one.second for one in comparisons)} against {comparisons[0].first}"
-    cautions = [line for one in comparisons for line in _cautions(one)]
-    drawings = [draw_passes(passes) for one in comparisons for passes in one.passes]
+    title = f"{', '.join(comparison.second for comparison in comparisons)} against {comparisons[0].first}"
+    cautions = [line for comparison in comparisons for line in _cautions(comparison)]
+    drawings = [draw_passes(passes) for comparison in comparisons for passes in comparison.passes]
     conclusions = list(map(conclude, comparisons))
     write_page(folder / "comparison.html", title, conclusions, cautions, tables, drawings)
 
@@ -263,8 +265,8 @@ def known_values(benchmark: str) -> tuple[Known, ...]:
 def _as_json(comparison: ArmComparison) -> dict[str, Any]:
     contrasts = []
     for contrast in comparison.contrasts:
-        found = asdict(contrast)
-        found["differences"] = [
+        entry = asdict(contrast)
+        entry["differences"] = [
             {
                 **asdict(d),
                 "verdict": d.verdict,
@@ -272,8 +274,8 @@ def _as_json(comparison: ArmComparison) -> dict[str, Any]:
             }
             for d in contrast.differences
         ]
-        found["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
-        contrasts.append(found)
+        entry["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
+        contrasts.append(entry)
     return {**asdict(comparison), "contrasts": contrasts}
 
 
@@ -301,13 +303,17 @@ def _table(comparison: ArmComparison, contrast: Contrast) -> Any:
     name = f"{contrast.benchmark} ({contrast.protocol})"
     table = make_table(name, "n", comparison.first, comparison.second, "difference", "")
     scale = SCALE[contrast.unit]
-    for one in contrast.differences:
-        within = f"  {one.column} {one.group}" if one.column else ""
-        factor = 100.0 if one.column else scale
-        values = [f"{factor * number:.1f}" for number in (one.first, one.second)]
-        verdict = "" if one.verdict == "unclear" else one.verdict
+    for difference in contrast.differences:
+        within = f"  {difference.column} {difference.group}" if difference.column else ""
+        factor = 100.0 if difference.column else scale
+        values = [f"{factor * number:.1f}" for number in (difference.first, difference.second)]
+        verdict = "" if difference.verdict == "unclear" else difference.verdict
         table.add_row(
-            one.number + within, str(one.count), *values, say_difference(one, factor), verdict
+            difference.number + within,
+            str(difference.count),
+            *values,
+            say_difference(difference, factor),
+            verdict,
         )
     moved = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
     table.caption = moved
@@ -329,12 +335,12 @@ def _names(arms: Sequence[str]) -> list[str]:
 def _differing(stored: Sequence[Stored]) -> Iterator[str]:
     """Yield the keys of the manifests, besides the model, in which results of a benchmark differ."""
     for key in ASKED_ALIKE:
-        found: dict[str, list[str]] = {}
-        for one in stored:
-            values = found.setdefault(one.manifest.get("benchmark", one.result.benchmark), [])
-            value = str(one.manifest.get(key))
+        by_name: dict[str, list[str]] = {}
+        for entry in stored:
+            values = by_name.setdefault(entry.manifest.get("benchmark", entry.result.benchmark), [])
+            value = str(entry.manifest.get(key))
             values += [value] if value not in values else []
-        for benchmark, values in found.items():
+        for benchmark, values in by_name.items():
             if len(values) > 1:
                 yield f"{key} on {benchmark}: " + " and ".join(value[:80] for value in values)
                 break

@@ -38,9 +38,12 @@ def lay_out(
 ) -> Table:
     """Lay out a contrast of two arms; `scale` makes points of the benchmark's number."""
     reach = max(
-        abs(bound) * _points(one, scale)
-        for one in contrast.differences
-        for bound in (*((one.low, one.high) if one.bounded else (one.value,)), 1e-9)
+        abs(bound) * _points(difference, scale)
+        for difference in contrast.differences
+        for bound in (
+            *((difference.low, difference.high) if difference.bounded else (difference.value,)),
+            1e-9,
+        )
     )
     return Table(
         f"{contrast.benchmark}: {second} and {first}",
@@ -48,7 +51,10 @@ def lay_out(
         f"{len(contrast.losses)} lost.",
         first,
         second,
-        [_line(one, _points(one, scale), reach) for one in contrast.differences],
+        [
+            _line(difference, _points(difference, scale), reach)
+            for difference in contrast.differences
+        ],
         list(published),
         list(_moves(contrast, (first, second))),
     )
@@ -80,32 +86,42 @@ def write_page(
     return write_bytes(path, page.encode("utf-8", "replace"))
 
 
-def say_difference(one: Difference, scale: float) -> str:
+def say_difference(difference: Difference, scale: float) -> str:
     """Return a difference in points and its interval, as far as there is one."""
-    value, low, high = (f"{scale * number:+.1f}" for number in (one.value, one.low, one.high))
-    return f"{value} [{low}, {high}]" if one.bounded else f"{value} [no interval: one cluster]"
+    value, low, high = (
+        f"{scale * number:+.1f}" for number in (difference.value, difference.low, difference.high)
+    )
+    return (
+        f"{value} [{low}, {high}]" if difference.bounded else f"{value} [no interval: one cluster]"
+    )
 
 
-def _points(one: Difference, scale: float) -> float:
-    return 100.0 if one.column else scale
+def _points(difference: Difference, scale: float) -> float:
+    return 100.0 if difference.column else scale
 
 
-def _line(one: Difference, scale: float, reach: float) -> dict[str, Any]:
+def _line(difference: Difference, scale: float, reach: float) -> dict[str, Any]:
     def place(value: float) -> float:
         return round(WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
 
-    low, high = (one.low, one.high) if one.bounded else (one.value, one.value)
+    low, high = (
+        (difference.low, difference.high)
+        if difference.bounded
+        else (difference.value, difference.value)
+    )
     return {
-        "name": f"{one.number}, {one.column} {one.group}" if one.column else one.number,
-        "within": bool(one.column),
-        "verdict": one.verdict,
-        "count": one.count,
-        "first": f"{scale * one.first:.1f}",
-        "second": f"{scale * one.second:.1f}",
-        "difference": say_difference(one, scale),
+        "name": f"{difference.number}, {difference.column} {difference.group}"
+        if difference.column
+        else difference.number,
+        "within": bool(difference.column),
+        "verdict": difference.verdict,
+        "count": difference.count,
+        "first": f"{scale * difference.first:.1f}",
+        "second": f"{scale * difference.second:.1f}",
+        "difference": say_difference(difference, scale),
         "low": place(low),
         "high": place(high),
-        "at": place(one.value),
+        "at": place(difference.value),
     }
 
 

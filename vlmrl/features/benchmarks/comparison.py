@@ -95,28 +95,28 @@ def compare(first: Arm, second: Arm, resamples: int = RESAMPLES) -> Contrast:
     """
     everything = [*first, *second]
     _check_same_rows(everything)
-    one = everything[0]
+    reference = everything[0]
     differences = []
-    for name, how in one.numbers.items():
+    for name, how in reference.numbers.items():
         chosen = _scored_by_all(name, everything)
         differences += [_difference(name, how, "", "", first, second, chosen, resamples)]
-    for name in [name for name in one.numbers if name in ("official", "strict")]:
+    for name in [name for name in reference.numbers if name in ("official", "strict")]:
         chosen = _scored_by_all(name, everything)
-        for column in one.groups:
-            for value in one.groups[column]:
-                here = [i for i in chosen if one.rows[i].groups[column] == value]
+        for column in reference.groups:
+            for value in reference.groups[column]:
+                here = [i for i in chosen if reference.rows[i].groups[column] == value]
                 if here:
                     among = (column, value, first, second, here, resamples)
                     differences += [_difference(name, ("mean", ""), *among)]
-    moves = _moves(next(iter(one.numbers)), first, second)
+    moves = _moves(next(iter(reference.numbers)), first, second)
     return Contrast(
-        one.benchmark,
-        one.protocol,
-        one.unit,
+        reference.benchmark,
+        reference.protocol,
+        reference.unit,
         tuple(differences),
         wins=tuple(move for move in moves if move.change > 0),
         losses=tuple(move for move in reversed(moves) if move.change < 0),
-        faulted=len(one.rows) - len(_scored_by_all("strict", everything)),
+        faulted=len(reference.rows) - len(_scored_by_all("strict", everything)),
     )
 
 
@@ -126,24 +126,24 @@ def _check_same_rows(results: Sequence[Result]) -> None:
     Raises:
         UserError: another benchmark, protocol or set of rows; one line says which.
     """
-    one = results[0]
+    reference = results[0]
     for other in results[1:]:
         for what in ("benchmark", "protocol"):
-            a, b = getattr(one, what), getattr(other, what)
+            a, b = getattr(reference, what), getattr(other, what)
             if a != b:
                 raise UserError(f"expected results of one {what}, got {a!r} and {b!r}")
-        rows = {row.index: row for row in one.rows}
+        rows = {row.index: row for row in reference.rows}
         others = {row.index: row for row in other.rows}
         if rows.keys() != others.keys():
             lacking = sorted(rows.keys() ^ others.keys())
             raise UserError(
-                f"benchmark {one.benchmark!r}: expected results of the same rows, got {len(rows)} "
+                f"benchmark {reference.benchmark!r}: expected results of the same rows, got {len(rows)} "
                 f"and {len(others)} rows, such as row {lacking[0]} in one of them only"
             )
         for index, row in rows.items():
             if (row.id, row.truth) != (others[index].id, others[index].truth):
                 raise UserError(
-                    f"benchmark {one.benchmark!r}: expected results of the same rows, got another "
+                    f"benchmark {reference.benchmark!r}: expected results of the same rows, got another "
                     f"id or truth in row {index}"
                 )
 
@@ -175,11 +175,11 @@ def estimate_difference(
         _draw_seeds(second, times, pick) - _draw_seeds(first, times, pick)
         for times in draws(count, drawn(resamples, pooled), seed)
     ]
-    found = np.concatenate(drawn_again)
-    found = found[np.isfinite(found)]
-    if len(found) < 2 or count < 2:
+    resampled = np.concatenate(drawn_again)
+    resampled = resampled[np.isfinite(resampled)]
+    if len(resampled) < 2 or count < 2:
         return a, b, b - a, -math.inf, math.inf
-    return a, b, b - a, *bounds(b - a, found, count, pooled)
+    return a, b, b - a, *bounds(b - a, resampled, count, pooled)
 
 
 def _draw_seeds(
@@ -202,7 +202,7 @@ def _draw_seeds(
 def _scored_by_all(number: str, results: Sequence[Result]) -> list[int]:
     """Return the places of the rows that have this number in every result."""
     rows = zip(*(result.rows for result in results), strict=True)
-    return [i for i, row in enumerate(rows) if all(one.score(number) is not None for one in row)]
+    return [i for i, same in enumerate(rows) if all(row.score(number) is not None for row in same)]
 
 
 def _difference(
@@ -216,26 +216,26 @@ def _difference(
     resamples: int,
 ) -> Difference:
     def statistics(arm: Arm) -> list[tuple[Statistic, int]]:
-        found = []
+        pairs = []
         for result in arm:
             rows = [result.rows[i] for i in chosen]
             clusters = [row.cluster for row in rows]
-            found.append(statistic_of(how[0], rows_of(name, how[1], rows), clusters))
-        return found
+            pairs.append(statistic_of(how[0], rows_of(name, how[1], rows), clusters))
+        return pairs
 
     if not chosen:
         raise UserError(
             f"benchmark {first[0].benchmark!r}: no row has a {name} number in all results"
         )
-    one, other = statistics(first), statistics(second)
-    pair = ([each for each, _ in one], [each for each, _ in other])
-    estimated = estimate_difference(*pair, one[0][1], resamples, pooled=is_pooled(how[0]))
+    before, after = statistics(first), statistics(second)
+    pair = ([each for each, _ in before], [each for each, _ in after])
+    estimated = estimate_difference(*pair, before[0][1], resamples, pooled=is_pooled(how[0]))
     return Difference(name, column, group, *estimated, len(chosen))
 
 
 def _moves(number: str, first: Arm, second: Arm) -> list[ChangedRow]:
     """Return the rows whose score moved most, from the largest gain to the largest loss."""
-    found = []
+    moves = []
     for i in _scored_by_all(number, [*first, *second]):
         before, after = (
             float(np.mean([result.rows[i].score(number) for result in arm]))
@@ -243,9 +243,9 @@ def _moves(number: str, first: Arm, second: Arm) -> list[ChangedRow]:
         )
         rows = (first[0].rows[i], second[0].rows[i])
         if after != before:
-            found.append(ChangedRow(rows[0].index, number, after - before, *rows))
-    found.sort(key=lambda move: (-move.change, move.index))
-    return found
+            moves.append(ChangedRow(rows[0].index, number, after - before, *rows))
+    moves.sort(key=lambda move: (-move.change, move.index))
+    return moves
 
 
 def by_benchmark(arms: Sequence[Sequence[Mapping[str, Result]]]) -> list[tuple[str, list[Arm]]]:

@@ -73,10 +73,10 @@ def _shuffled_images(source: Source) -> Callable[[Sample], Sample]:
     """Show another row's media, in one cycle through all rows; rows of the same medium are passed over."""
     count = len(source.rows)
     order = np.random.default_rng(0).permutation(count)
-    place = np.argsort(order)
+    position = np.argsort(order)
 
     def change(sample: Sample) -> Sample:
-        at = int(place[int(sample.meta[INDEX])])
+        at = int(position[int(sample.meta[INDEX])])
         for step in range(1, count):
             other = source.sample(int(order[(at + step) % count]))
             if other.media and other.media != sample.media:
@@ -149,14 +149,14 @@ def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> li
         if not sample.truth.has_places:
             truths[accepted_texts(sample)[0]] += 1
     tried = dict.fromkeys([*(text for text, _ in truths.most_common(MAX_TRUTHS)), *CONSTANTS])
-    found: dict[str, BestConstant] = {}
+    best: dict[str, BestConstant] = {}
     for answer in tried:
-        given = [Answer(i, answer, 1, "stop", frame) for i in range(len(source.rows))]
-        for number, figure in _values(score_answers(card.benchmark, whole, protocol, given)):
-            if number not in found or figure > found[number].value:
-                found[number] = BestConstant(number, answer, figure)
-    return list(found.values())
+        answers = [Answer(i, answer, 1, "stop", frame) for i in range(len(source.rows))]
+        for number, figure in _values(score_answers(card.benchmark, whole, protocol, answers)):
+            if number not in best or figure > best[number].value:
+                best[number] = BestConstant(number, answer, figure)
+    return list(best.values())
 
 
 def _values(result: Result) -> list[tuple[str, float]]:
-    return [(name, one.value) for name, one in result.figures.items() if name in MAIN]
+    return [(name, figure.value) for name, figure in result.figures.items() if name in MAIN]

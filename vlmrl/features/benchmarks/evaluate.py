@@ -94,20 +94,24 @@ def evaluate_model(
         make = _prompt_maker(policy, source)
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
         with output.doing(f"evaluating {data}", len(sources[0].rows)) as activity:
-            found = evaluate(
+            evaluation = evaluate(
                 batches, generator, scorer, plan, tokens, policy=policy, told=activity.done
             )
     manifest = {"model": model, "data": data, "engine": engine.model_dump(mode="json")}
-    manifest |= _circumstances(source, policy, tokens, turns, found)
+    manifest |= _circumstances(source, policy, tokens, turns, evaluation)
     dropped = dict(quarantine.counts)
-    result = {**found.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
+    result = {**evaluation.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
     if out is not None:
-        run_folder.write_benchmark(out, result, found.rows(out / "media"))
+        run_folder.write_benchmark(out, result, evaluation.rows(out / "media"))
     return result
 
 
 def _circumstances(
-    source: SourceConfig, policy: Policy, max_tokens: int, turns: TurnsConfig, found: Evaluation
+    source: SourceConfig,
+    policy: Policy,
+    max_tokens: int,
+    turns: TurnsConfig,
+    evaluation: Evaluation,
 ) -> dict[str, Any]:
     """Return what a number must come with to be compared: data, space, pixels, prompts, versions."""
     limits = turns.model_dump(mode="json", exclude={"branching"})
@@ -117,7 +121,7 @@ def _circumstances(
         "pixels": getattr(policy.processor.image_processor, "size", None),
         "max_tokens": max_tokens,
         **({"turns": limits} if source.acts else {}),
-        "prompts_sha256": _prompts_hash(found),
+        "prompts_sha256": _prompts_hash(evaluation),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
     }
@@ -197,9 +201,9 @@ def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
     )
 
 
-def _prompts_hash(found: Evaluation) -> str:
+def _prompts_hash(evaluation: Evaluation) -> str:
     digest = hashlib.sha256()
-    for drawn, rollouts, _ in found.scored:
+    for drawn, rollouts, _ in evaluation.scored:
         if drawn == "greedy":
             for prompt in rollouts.batch.prompts:
                 digest.update(prompt.text.encode() + b"\0")

@@ -62,7 +62,8 @@ def write_vlmevalkit(
     name = f"{name}_{source.name.replace(':', '_')}"
     asked = [_asked(source, row, kind) for row in rows]
     answers = [
-        {**one, "prediction": row.answer or ""} for one, row in zip(asked, rows, strict=True)
+        {**columns, "prediction": row.answer or ""}
+        for columns, row in zip(asked, rows, strict=True)
     ]
     if kind == "ScreenSpot_Pro":
         _write_screens(folder / "LMUData/images" / name, asked)
@@ -119,16 +120,16 @@ def _one(sample: Sample) -> Columns:
 
 def _yes_no(sample: Sample) -> Columns:
     """Return the word; MME pairs the questions about an image, HallusionBench names sets in the index."""
-    said = accepted_texts(sample)[0].strip().lower()
-    found = {"answer": "Yes" if said.startswith("yes") else "No"}
+    word = accepted_texts(sample)[0].strip().lower()
+    columns = {"answer": "Yes" if word.startswith("yes") else "No"}
     meta = sample.meta
     if "question_id" in meta:
-        found["image_path"] = f"{meta['question_id']}.png"
+        columns["image_path"] = f"{meta['question_id']}.png"
     if "figure_id" in meta:
         parts = (meta[key] for key in ("set_id", "figure_id", "question_id"))
-        found["index"] = "_".join(("row", str(meta[INDEX]), "of", *map(str, parts)))
-        found["l2-category"] = str(meta["subcategory"])
-    return found
+        columns["index"] = "_".join(("row", str(meta[INDEX]), "of", *map(str, parts)))
+        columns["l2-category"] = str(meta["subcategory"])
+    return columns
 
 
 def _letter(sample: Sample) -> Columns:
@@ -144,9 +145,9 @@ def _screen(sample: Sample) -> Columns:
     meta = sample.meta
     width, height = map(int, meta["size"])
     corners = _pixels(sample, width, height)
-    found = {"bbox": repr(corners), "image_path": f"{width}x{height}.png"}
+    columns = {"bbox": repr(corners), "image_path": f"{width}x{height}.png"}
     kept = {"category": meta["group"], "ui_type": meta["ui_type"], "application": "screen"}
-    return found | kept
+    return columns | kept
 
 
 def _pixels(sample: Sample, width: int, height: int) -> list[float]:

@@ -51,37 +51,37 @@ class Judge:
     verifier: Verifier
 
 
-def open_judge(told: str, official: Official) -> Judge:
+def open_judge(address: str, official: Official) -> Judge:
     """Return the judge at `URL[,model]`; without a model the one that the harness asks.
 
     Raises:
         UserError: the URL is none.
     """
-    url, _, model = told.partition(",")
+    url, _, model = address.partition(",")
     if not url.startswith(("http://", "https://")):
         raise UserError(
             f"vlmrl eval --judge: expected URL[,model] with a URL such as http://localhost:8000/v1, "
-            f"got {told!r}"
+            f"got {address!r}"
         )
     model, task = model or official.judge, POINTS if official.points else RIGHT
     asked = {"url": url, "model": model, "task": task, "scale": (0.0, 1.0), "max_chars": MAX_CHARS}
     return Judge(official, model, task, plugins.build("verifier", "judge", asked))
 
 
-def check_judge(told: str, benchmarks: Sequence[Benchmark], protocol: str) -> None:
+def check_judge(address: str, benchmarks: Sequence[Benchmark], protocol: str) -> None:
     """Refuse a judge that cannot be asked, or that no benchmark needs.
 
     Raises:
         UserError: no URL, or no benchmark whose harness asks a judge.
     """
-    officials = [one.official(protocol) for one in benchmarks]
-    judged = [one for one in officials if one is not None and one.judge]
+    officials = [benchmark.official(protocol) for benchmark in benchmarks]
+    judged = [official for official in officials if official is not None and official.judge]
     if not judged:
         raise UserError(
             f"vlmrl eval --judge: expected a benchmark whose harness asks a judge, got none by "
             f"protocol {protocol!r}"
         )
-    open_judge(told, judged[0])
+    open_judge(address, judged[0])
 
 
 def judge_unread(
@@ -110,7 +110,7 @@ def judge_unread(
     note = (
         f"judged by {judge.model} in our words; the harness asks {judge.official.judge} in its own"
     )
-    left_out = "".join(f"; {one}" for one in _named(faults))
+    left_out = "".join(f"; {line}" for line in _named(faults))
     total = sum_up(benchmark, judge.official, rows)
     return replace(total, lower_bound=False, note=note + left_out if asked else "")
 

@@ -73,37 +73,37 @@ class ResultCard:
     @property
     def has_spans(self) -> bool:
         """Return whether there is something to show on a timeline."""
-        drawn = (*self.truth_shapes, *(s for one in self.attempts for s in one.shapes))
+        drawn = (*self.truth_shapes, *(s for attempt in self.attempts for s in attempt.shapes))
         return any(shape.kind == "span" for shape in drawn)
 
 
 def write_result_page(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> Path:
     """Write `report.html` into the output folder; the images are embedded in it."""
     album = Album(out / "media", MAX_BYTES)
-    cards = [card for one in evaluated for card in _cards(one, out, album)]
+    cards = [card for evaluation in evaluated for card in _cards(evaluation, out, album)]
     page = render(
         Path(__file__).parent,
         "benchmarks.html",
         "comparison.js",
-        title=", ".join(one.result.benchmark for one in evaluated),
-        tables=[_table(one) for one in evaluated],
+        title=", ".join(evaluation.result.benchmark for evaluation in evaluated),
+        tables=[_table(evaluation) for evaluation in evaluated],
         cards=cards,
         images=list(album.images.values()),
-        benchmarks=[one.result.benchmark for one in evaluated],
+        benchmarks=[evaluation.result.benchmark for evaluation in evaluated],
         max_disagreeing=MAX_DISAGREEING,
         max_others=MAX_OTHERS,
     )
     return write_bytes(out / "report.html", page.encode("utf-8", "replace"))
 
 
-def _table(one: EvaluatedBenchmark) -> Mapping[str, Any]:
+def _table(evaluation: EvaluatedBenchmark) -> Mapping[str, Any]:
     """Lay out a benchmark's numbers: over all rows, of its controls, by group."""
-    result = one.result
+    result = evaluation.result
     lines = [("all rows", str(len(result.rows)), *show(result, result.figures), False)]
     for more, numbers in other_numbers(result):
         lines.append((more, str(len(result.rows)), *show(result, numbers), False))
-    for name, found in one.controls.items():
-        lines.append((name, str(len(found.rows)), *show(found, found.figures), True))
+    for name, control in evaluation.controls.items():
+        lines.append((name, str(len(control.rows)), *show(control, control.figures), True))
     for column, groups in result.groups.items():
         for value, figures in groups.items():
             count = str(max(figure.count for figure in figures.values()))
@@ -112,23 +112,25 @@ def _table(one: EvaluatedBenchmark) -> Mapping[str, Any]:
         f"Asked and scored as {result.protocol}. {result.disagreeing} rows on which the numbers "
         f"disagree, {result.unread:.0%} unread, {result.truncated:.0%} cut at the limit of tokens."
     )
-    notes = [*extra_lines(one), *known_lines(result.benchmark)]
+    notes = [*extra_lines(evaluation), *known_lines(result.benchmark)]
     return {"title": result.benchmark, "about": about, "lines": lines, "notes": notes}
 
 
-def _cards(one: EvaluatedBenchmark, out: Path, album: Album) -> Iterator[ResultCard]:
-    rows = one.result.rows
+def _cards(evaluation: EvaluatedBenchmark, out: Path, album: Album) -> Iterator[ResultCard]:
+    rows = evaluation.result.rows
     apart = [row for row in rows if _disagree(row)]
     rest = [row for row in rows if not _disagree(row)]
     shown = [*evenly(apart, MAX_DISAGREEING), *evenly(rest, MAX_OTHERS)]
-    for row, drawn in zip(shown, _drawn_answers(one.source, one.frames, shown), strict=True):
-        sample = one.source.sample(row.index)
-        decoded = decode(sample, one.source.access, one.source.reading)
+    for row, drawn in zip(
+        shown, _drawn_answers(evaluation.source, evaluation.frames, shown), strict=True
+    ):
+        sample = evaluation.source.sample(row.index)
+        decoded = decode(sample, evaluation.source.access, evaluation.source.reading)
         stored = store_media(out / "media", sample, decoded)
         views = tuple(view(medium, album) for medium in stored)
         canvas = canvas_of(views, sample.main_medium)
         yield ResultCard(
-            one.result.benchmark,
+            evaluation.result.benchmark,
             "disagree" if _disagree(row) else "agree",
             row,
             sample.text[:MAX_TEXT],
@@ -156,5 +158,5 @@ def _drawn_answers(
         for row, sample in zip(rows, samples, strict=True)
     ]
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
-        judged = scorer.judge([[one] for one in completions], samples, whole=False)
+        judged = scorer.judge([[completion] for completion in completions], samples, whole=False)
     return [to_json(group[0].verdicts[reward.verifier].answer) for group in judged]

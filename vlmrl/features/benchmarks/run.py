@@ -53,7 +53,10 @@ def evaluate_benchmarks(
         check_export(str(plan.export), benchmark, plan.protocol)
     if plan.judge:
         check_judge(plan.judge, opened, plan.protocol)
-    sources = [_open(name, one, plan, template) for name, one in zip(names, opened, strict=True)]
+    sources = [
+        _open(name, benchmark, plan, template)
+        for name, benchmark in zip(names, opened, strict=True)
+    ]
     for source in sources:
         for control in plan.controls:
             controlled(source, control)  # refused before the model is loaded

@@ -94,7 +94,7 @@ def find_overlap(benchmark: Source, train: Source) -> Overlap:
     seen = np.array(sorted(images), np.uint64)
     for index in range(len(benchmark.rows)):
         sample = benchmark.sample(index)
-        if any(_is_near(found, seen) for found in _hashes(benchmark, sample)):
+        if any(_is_near(fingerprint, seen) for fingerprint in _hashes(benchmark, sample)):
             same_image.append(index)
         if not grams.isdisjoint(_grams(sample.text)):
             same_text.append(index)
@@ -104,14 +104,14 @@ def find_overlap(benchmark: Source, train: Source) -> Overlap:
 def _hashes(source: Source, sample: Sample) -> Iterator[int]:
     for medium in decode(sample, source.access, source.reading):
         if isinstance(medium, PilImage):
-            found = _hash(medium)
-            if MIN_DETAIL <= found.bit_count() <= SIDE**2 - MIN_DETAIL:
-                yield found
+            fingerprint = _hash(medium)
+            if MIN_DETAIL <= fingerprint.bit_count() <= SIDE**2 - MIN_DETAIL:
+                yield fingerprint
 
 
-def _is_near(found: int, seen: npt.NDArray[np.uint64]) -> bool:
+def _is_near(fingerprint: int, seen: npt.NDArray[np.uint64]) -> bool:
     """Return whether one of the hashes [N] differs in few bits."""
-    bits = np.unpackbits((seen ^ np.uint64(found)).view(np.uint8).reshape(-1, 8), axis=1)
+    bits = np.unpackbits((seen ^ np.uint64(fingerprint)).view(np.uint8).reshape(-1, 8), axis=1)
     return bool((bits.sum(1) <= MAX_BITS).any())
 
 
@@ -184,8 +184,8 @@ def build_engine(plan: Plan, sources: Sequence[Source], turns: TurnsConfig | Non
     engine: Engine = plugins.build("engine", plan.engine.name, plan.engine.options)
     if turns is None:
         return engine
-    acting = [plan.acting(one.name) for one in sources]
-    return drive(engine, acting, turns, {one.name: one.access for one in sources})
+    acting = [plan.acting(source.name) for source in sources]
+    return drive(engine, acting, turns, {source.name: source.access for source in sources})
 
 
 @dataclass(frozen=True)
@@ -236,11 +236,11 @@ class Session:
         overlap = find_overlap(plain, train) if train else None
         extra = {
             "overlap": asdict(overlap) if overlap else None,
-            "best_constant": [asdict(one) for one in constants],
+            "best_constant": [asdict(constant) for constant in constants],
             "pass_at_k": {k: asdict(figure) for k, figure in passes.items()},
             "controls": {
-                name: {number: asdict(one) for number, one in found.figures.items()}
-                for name, found in controls.items()
+                name: {number: asdict(figure) for number, figure in control.figures.items()}
+                for name, control in controls.items()
             },
         }
         if self.plan.controls or self.plan.samples or overlap:
@@ -258,16 +258,16 @@ class Session:
         for row in rows:
             right.setdefault(row.index, []).append(float((row.strict or 0.0) >= PASSES))
         clusters = {row.index: row.cluster for row in rows}
-        found = {}
+        figures = {}
         for k in sorted({2**i for i in range(count.bit_length())} | {count}):
             values = [(clusters[i], pass_at_k(len(r), int(sum(r)), k)) for i, r in right.items()]
             mean = sum(value for _, value in values) / len(values)
-            found[str(k)] = Figure(mean, *interval(values, 1000), len(values))
-        return found
+            figures[str(k)] = Figure(mean, *interval(values, 1000), len(values))
+        return figures
 
     def _judge(self, benchmark: Benchmark) -> Judge | None:
-        official, told = benchmark.official(self.plan.protocol), self.plan.judge
-        return open_judge(told, official) if told and official and official.judge else None
+        official, address = benchmark.official(self.plan.protocol), self.plan.judge
+        return open_judge(address, official) if address and official and official.judge else None
 
     def _folder(self, source: Source, control: str) -> Path:
         return self.plan.out / source.name / control if control else self.plan.out / source.name
@@ -308,10 +308,10 @@ class Session:
                 groups = self._generate(batch, sampling, control)
                 for prompt, group in zip(batch.prompts, groups, strict=True):
                     index = prompt.sample.meta[INDEX]
-                    if failed := [fault for one in group for fault in _faults(one)]:
+                    if failed := [fault for completion in group for fault in _faults(completion)]:
                         faults[index] = failed[0]
                         continue
-                    stored[index] = [_answer(index, one) for one in group]
+                    stored[index] = [_answer(index, completion) for completion in group]
                     for answer in stored[index]:
                         files.append_line(file, asdict(answer))
                 activity.done(len(stored))
@@ -382,10 +382,10 @@ class Session:
 
 
 def _answer(index: int, completion: Completion) -> Answer:
-    told = (completion.text, len(completion.token_ids), completion.finish_reason)
+    facts = (completion.text, len(completion.token_ids), completion.finish_reason)
     turns = enumerate(completion.turns)
-    calls = [{"turn": n, **to_json(asdict(call))} for n, one in turns for call in one.calls]
-    return Answer(index, *told, asdict(completion.frame), calls)
+    calls = [{"turn": n, **to_json(asdict(call))} for n, turn in turns for call in turn.calls]
+    return Answer(index, *facts, asdict(completion.frame), calls)
 
 
 def _faults(completion: Completion) -> list[str]:

@@ -62,10 +62,10 @@ def calibrate(rows: Sequence[RowScore]) -> Calibration | None:
 
 
 def _stated(text: str) -> float | None:
-    found = _STATED.findall(text)
-    if not found:
+    matches = _STATED.findall(text)
+    if not matches:
         return None
-    value = float(found[-1][0]) / (100 if found[-1][1] else 1)
+    value = float(matches[-1][0]) / (100 if matches[-1][1] else 1)
     return value if value <= 1 else None
 
 
@@ -78,20 +78,20 @@ SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 
 def sum_up(each: EvaluatedBenchmark, folder: Path) -> Benchmarked:
     """Return what is said of a benchmark's result, which its folder holds."""
-    one = each.result
-    shown = dict(zip(("official", "strict"), show(one, one.figures), strict=True))
+    result = each.result
+    shown = dict(zip(("official", "strict"), show(result, result.figures), strict=True))
     return Benchmarked(
-        benchmark=one.benchmark,
-        protocol=one.protocol,
-        rows=len(one.rows),
-        figures=_as_numbers(one.figures),
-        unit=one.unit,
+        benchmark=result.benchmark,
+        protocol=result.protocol,
+        rows=len(result.rows),
+        figures=_as_numbers(result.figures),
+        unit=result.unit,
         shown=shown,
-        lower_bound=one.lower_bound,
-        unread=one.unread,
-        truncated=one.truncated,
-        disagreeing=one.disagreeing,
-        controls={name: _as_numbers(found.figures) for name, found in each.controls.items()},
+        lower_bound=result.lower_bound,
+        unread=result.unread,
+        truncated=result.truncated,
+        disagreeing=result.disagreeing,
+        controls={name: _as_numbers(control.figures) for name, control in each.controls.items()},
         pass_at_k=_as_numbers(each.pass_at_k),
         notes=[*extra_lines(each)],
         folder=folder,
@@ -107,23 +107,23 @@ def show_results(evaluated: Sequence[EvaluatedBenchmark], output: Output) -> Non
     table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
     results = [each.result for each in evaluated]
     for each in evaluated:
-        for name, one in {"": each.result, **each.controls}.items():
-            shares = [f"{one.unread:.0%}", f"{one.truncated:.0%}", str(one.disagreeing)]
-            called = f"  {name}" if name else one.benchmark
-            table.add_row(called, str(len(one.rows)), *show(one, one.figures), *shares)
-            for more, figures in other_numbers(one):
-                table.add_row(f"  {more}", str(len(one.rows)), *show(one, figures))
+        for name, result in {"": each.result, **each.controls}.items():
+            shares = [f"{result.unread:.0%}", f"{result.truncated:.0%}", str(result.disagreeing)]
+            called = f"  {name}" if name else result.benchmark
+            table.add_row(called, str(len(result.rows)), *show(result, result.figures), *shares)
+            for more, figures in other_numbers(result):
+                table.add_row(f"  {more}", str(len(result.rows)), *show(result, figures))
     output.show(table)
     for each in evaluated:
         output.show(*known_lines(each.result.benchmark))
-    for one in results:
-        for column, values in one.groups.items():
-            groups = make_table(f"{one.benchmark}: {column}", "n", "official", "strict")
+    for result in results:
+        for column, values in result.groups.items():
+            groups = make_table(f"{result.benchmark}: {column}", "n", "official", "strict")
             for value, figures in values.items():
                 count = str(max(figure.count for figure in figures.values()))
-                groups.add_row(value, count, *show(one, figures, within=True))
+                groups.add_row(value, count, *show(result, figures, within=True))
             output.show(groups)
-    asked = ", ".join(sorted({one.protocol for one in results}))
+    asked = ", ".join(sorted({result.protocol for result in results}))
     output.show(
         f"Asked and scored as {asked}. In brackets: 95 % intervals, clusters drawn whole. unread: no "
         "answer by the official rule; cut: at the limit of tokens; disagree: rows to look at."
@@ -138,9 +138,9 @@ def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
         apart = f", {sum(others) / len(others):.3f} elsewhere" if others else ""
         share = f"{len(called)} of {len(rows)} rows"
         yield f"{name}: tools were called on {share}: strict {sum(called) / len(called):.3f} there{apart}"
-    for control, one in {"": each.result, **each.controls}.items():
-        if one.note:
-            yield f"{name}{f', {control}' if control else ''}: official: {one.note}"
+    for control, result in {"": each.result, **each.controls}.items():
+        if result.note:
+            yield f"{name}{f', {control}' if control else ''}: official: {result.note}"
     for best in each.constants:
         shown = f"{_scaled(each.result, best.value)} by {best.number}"
         yield f"{name}: the best constant answer, {best.answer!r}, has {shown}"
@@ -151,10 +151,10 @@ def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
             f"{name}: of {shared.rows} rows {len(shared.images)} share an image with the training data, "
             f"{len(shared.texts)} eight words in a row"
         )
-    if (found := calibrate(each.result.rows)) is not None:
+    if (calibration := calibrate(each.result.rows)) is not None:
         yield (
-            f"{name}: {found.count} answers state a confidence: calibration error {found.error:.3f}, "
-            f"Brier score {found.brier:.3f}"
+            f"{name}: {calibration.count} answers state a confidence: "
+            f"calibration error {calibration.error:.3f}, Brier score {calibration.brier:.3f}"
         )
 
 
@@ -169,21 +169,21 @@ def known_lines(benchmark: str) -> Iterator[str]:
 def plain_truth(stored: str) -> str:
     """Return a row's stored truth without the marks of JSON; one that was cut as it is."""
     try:
-        found = json.loads(stored)
+        truth = json.loads(stored)
     except ValueError:
         return stored
-    if isinstance(accepted := found.get("text"), list):
-        found["text"] = " or ".join(map(str, accepted))
-    said = {key: _plain(value) for key, value in found.items()}
-    alone = len(said) == 1
-    return "; ".join(text if alone else f"{key}: {text}" for key, text in said.items())
+    if isinstance(accepted := truth.get("text"), list):
+        truth["text"] = " or ".join(map(str, accepted))
+    texts = {key: _plain(value) for key, value in truth.items()}
+    alone = len(texts) == 1
+    return "; ".join(text if alone else f"{key}: {text}" for key, text in texts.items())
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     if isinstance(value, list):
-        nested = any(isinstance(one, list | Mapping) for one in value)
+        nested = any(isinstance(item, list | Mapping) for item in value)
         return ("; " if nested else ", ").join(map(_plain, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
@@ -198,12 +198,12 @@ def make_table(*columns: str) -> Table:
 
 def other_numbers(result: Result) -> Iterator[tuple[str, Mapping[str, Figure]]]:
     """Yield the further numbers of a benchmark, each with the official and the strict figure."""
-    found: dict[str, dict[str, Figure]] = {}
+    by_name: dict[str, dict[str, Figure]] = {}
     for number, figure in result.figures.items():
         kind, _, name = number.partition(" ")
         if name:
-            found.setdefault(name, {})[kind] = figure
-    yield from found.items()
+            by_name.setdefault(name, {})[kind] = figure
+    yield from by_name.items()
 
 
 def _scaled(result: Result, value: float, within: bool = False) -> str:
@@ -220,8 +220,8 @@ def show(result: Result, figures: Mapping[str, Figure], within: bool = False) ->
     An official number that is a lower bound begins with `≥`.
     """
     for name in ("official", "strict"):
-        if found := figures.get(name):
-            numbers = (found.value, found.low, found.high)
+        if figure := figures.get(name):
+            numbers = (figure.value, figure.low, figure.high)
             value, low, high = (_scaled(result, number, within) for number in numbers)
             bound = "≥ " if result.lower_bound and name == "official" else ""
             yield f"{bound}{value} [{low}, {high}]"
@@ -251,13 +251,13 @@ def write_tables(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> None:
 
 def _lines(evaluated: Sequence[EvaluatedBenchmark]) -> Iterator[tuple[str | float | int, ...]]:
     for each in evaluated:
-        for control, one in {"": each.result, **each.controls}.items():
-            groups = {f"{c} {v}": f for c, some in one.groups.items() for v, f in some.items()}
-            for group, figures in {"": one.figures, **groups}.items():
+        for control, result in {"": each.result, **each.controls}.items():
+            groups = {f"{c} {v}": f for c, some in result.groups.items() for v, f in some.items()}
+            for group, figures in {"": result.figures, **groups}.items():
                 for number, figure in figures.items():
-                    found = (figure.value, figure.low, figure.high, figure.count)
-                    note = one.note if number.startswith("official") else ""
-                    yield (one.benchmark, control, group, number, *found, one.protocol, note)
+                    values = (figure.value, figure.low, figure.high, figure.count)
+                    note = result.note if number.startswith("official") else ""
+                    yield (result.benchmark, control, group, number, *values, result.protocol, note)
 
 
 def _latex(evaluated: Sequence[EvaluatedBenchmark]) -> str:
@@ -265,8 +265,8 @@ def _latex(evaluated: Sequence[EvaluatedBenchmark]) -> str:
     lines = [r"\begin{tabular}{lrll}", r"\toprule"]
     lines += [r"benchmark & rows & official & strict \\", r"\midrule"]
     for each in evaluated:
-        for control, one in {"": each.result, **each.controls}.items():
-            name = f"{one.benchmark}, {control}" if control else one.benchmark
-            cells = (name, str(len(one.rows)), *show(one, one.figures))
+        for control, result in {"": each.result, **each.controls}.items():
+            name = f"{result.benchmark}, {control}" if control else result.benchmark
+            cells = (name, str(len(result.rows)), *show(result, result.figures))
             lines.append(" & ".join(cell.translate(ESCAPED) for cell in cells) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

@@ -72,23 +72,23 @@ def fit_panel(
     metric: str, spent: Spent, evaluations: Sequence[Mapping[str, Any]]
 ) -> tuple[CurvePanel, ComputeFit] | None:
     """Return the panel of a run's held-out metric by compute with its fit; None where there is none."""
-    known = [one for one in evaluations if metric in one["metrics"]]
-    begun = [one["metrics"][metric] for one in known if one["step"] == 0]
+    known = [evaluation for evaluation in evaluations if metric in evaluation["metrics"]]
+    begun = [evaluation["metrics"][metric] for evaluation in known if evaluation["step"] == 0]
     points = [
-        (spent_s, one["metrics"][metric])
-        for one in known
-        if (spent_s := spent.seconds_after(one["step"])) is not None
+        (spent_s, evaluation["metrics"][metric])
+        for evaluation in known
+        if (spent_s := spent.seconds_after(evaluation["step"])) is not None
     ]
     if not begun or not points:
         return None
     seconds, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-    found = fit_compute(seconds, values, begun[0])
-    if found is None:
+    fit = fit_compute(seconds, values, begun[0])
+    if fit is None:
         return None
     grid = np.unique(np.rint(np.linspace(seconds[0], seconds[-1], 60)))
-    fitted = Series("fit", tuple(grid.astype(int).tolist()), tuple(found(grid).tolist()))
+    fitted = Series("fit", tuple(grid.astype(int).tolist()), tuple(fit(grid).tolist()))
     measured = Series(metric, tuple(np.rint(seconds).astype(int).tolist()), tuple(values.tolist()))
-    return CurvePanel(f"Held-out {metric} by compute", (measured, fitted), across="seconds"), found
+    return CurvePanel(f"Held-out {metric} by compute", (measured, fitted), across="seconds"), fit
 
 
 def _fit(
@@ -105,7 +105,7 @@ def _fit(
         least_squares(lambda p: _curve(p, seconds, start) - values, at, bounds=bounds)
         for at in ([near] if near is not None else starts)
     ]
-    return np.asarray(min(tried, key=lambda one: float(one.cost)).x)
+    return np.asarray(min(tried, key=lambda solution: float(solution.cost)).x)
 
 
 def _curve(parameters: np.ndarray, seconds: np.ndarray, start: float) -> np.ndarray:

@@ -138,7 +138,7 @@ def _at_some_steps(series: Series) -> Series:
     if last < MAX_POINTS:
         return series
     at = [round(i * last / (MAX_POINTS - 1)) for i in range(MAX_POINTS)]
-    picked = ([one[i] for i in at] if one else () for one in (series.low, series.high))
+    picked = ([bound[i] for i in at] if bound else () for bound in (series.low, series.high))
     low, high = map(tuple, picked)
     steps, values = tuple(series.steps[i] for i in at), tuple(series.values[i] for i in at)
     return Series(series.name, steps, values, low, high)
@@ -146,12 +146,12 @@ def _at_some_steps(series: Series) -> Series:
 
 def _levels(levels: Sequence[tuple[str, float]], y: Scale) -> tuple[tuple[float, Tick], ...]:
     """Place the labels of level lines above them, from the lowest line up, without overlap."""
-    found: list[tuple[float, Tick]] = []
+    labels: list[tuple[float, Tick]] = []
     for name, value in sorted(levels, key=lambda level: level[1]):
         at = round(y(value), 1)
-        free = min(at - 4, found[-1][1].at - LABEL_GAP) if found else at - 4
-        found.append((at, Tick(free, f"{name} {number(value)}")))
-    return tuple(found)
+        free = min(at - 4, labels[-1][1].at - LABEL_GAP) if labels else at - 4
+        labels.append((at, Tick(free, f"{name} {number(value)}")))
+    return tuple(labels)
 
 
 def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
@@ -208,9 +208,9 @@ def _shifted(scale: Scale, by: float) -> Scale:
 
 
 def _range(layers: Sequence[Series], from_zero: bool) -> tuple[float, float]:
-    found = [v for s in layers for v in (*s.values, *s.low, *s.high) if v is not None]
-    found += [0.0] if from_zero or not found else []
-    return min(found), max(found)
+    values = [v for s in layers for v in (*s.values, *s.low, *s.high) if v is not None]
+    values += [0.0] if from_zero or not values else []
+    return min(values), max(values)
 
 
 def _path(series: Series, x: Scale, y: Scale) -> str:
@@ -233,13 +233,13 @@ def _area(layer: Series, below: Series | None, x: Scale, y: Scale) -> str:
 
 def _stacked(series: Sequence[Series]) -> list[Series]:
     """Stack the curves on one another, each over the steps of any of them."""
-    steps = tuple(sorted({step for one in series for step in one.steps}))
+    steps = tuple(sorted({step for curve in series for step in curve.steps}))
     total = [0.0] * len(steps)
     layers = []
-    for one in series:
-        own = dict(zip(one.steps, one.values, strict=True))
+    for curve in series:
+        own = dict(zip(curve.steps, curve.values, strict=True))
         total = [t + (own.get(s) or 0.0) for t, s in zip(total, steps, strict=True)]
-        layers.append(Series(one.name, steps, tuple(total)))
+        layers.append(Series(curve.name, steps, tuple(total)))
     return layers
 
 

@@ -104,7 +104,7 @@ def say_metric(metric: str) -> str:
 
 def _compare(progress: RunFacts) -> tuple[Literal["rose", "fell", "same", "open"], str]:
     metric = progress.metric
-    known = [one for one in progress.evaluations if metric in one["metrics"]]
+    known = [evaluation for evaluation in progress.evaluations if metric in evaluation["metrics"]]
     held_out = f"Held-out {say_metric(metric)}"
     if not known:
         return "open", _without_evaluation(progress)
@@ -155,7 +155,7 @@ def _without_evaluation(progress: RunFacts) -> str:
 
 def _of_answers(progress: RunFacts) -> list[str]:
     """Return whether the form of the answers held."""
-    known = [one["metrics"] for one in progress.evaluations]
+    known = [evaluation["metrics"] for evaluation in progress.evaluations]
     for name, what in (("format", "format"), ("answered", "the share of readable answers")):
         values = [metrics[name] for metrics in known if name in metrics]
         if len(values) > 1:
@@ -167,18 +167,18 @@ def _of_answers(progress: RunFacts) -> list[str]:
 
 
 def _of_levels(progress: RunFacts) -> list[str]:
-    known = [one["metrics"].get(progress.metric) for one in progress.evaluations]
+    known = [evaluation["metrics"].get(progress.metric) for evaluation in progress.evaluations]
     values = [value for value in known if value is not None]
-    found = []
+    phrases = []
     if len(values) > 1 and CORRECTED in progress.levels and values[-1] > values[0]:
         share = (progress.levels[CORRECTED] - values[0]) / (values[-1] - values[0])
         if share > 0:
-            found.append(f"a constant correction would earn {min(share, 1.0):.0%} of the gain")
+            phrases.append(f"a constant correction would earn {min(share, 1.0):.0%} of the gain")
     if values and BEST_CONSTANT in progress.levels:
         over = values[-1] - progress.levels[BEST_CONSTANT]
         word = "above" if over >= 0 else "below"
-        found.append(f"{_said(abs(over))} {word} the best constant answer")
-    return found
+        phrases.append(f"{_said(abs(over))} {word} the best constant answer")
+    return phrases
 
 
 def _of_sight(progress: RunFacts) -> list[str]:
@@ -308,7 +308,7 @@ def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
     metric = progress.metric
     wanted = [metric] if metric.startswith("sampled/") else [metric, f"sampled/{metric}"]
     series = tuple(
-        found for name in wanted if (found := _series(name, progress.evaluations)) is not None
+        curve for name in wanted if (curve := _series(name, progress.evaluations)) is not None
     )
     if not series:
         return None
@@ -322,14 +322,17 @@ def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
 
 
 def _series(metric: str, evaluations: Sequence[Mapping[str, Any]]) -> Series | None:
-    known = [one for one in evaluations if metric in one["metrics"]]
+    known = [evaluation for evaluation in evaluations if metric in evaluation["metrics"]]
     if not known:
         return None
-    values = [one["metrics"][metric] for one in known]
-    bounds = [one["intervals"].get(metric) or (v, v) for one, v in zip(known, values, strict=True)]
+    values = [evaluation["metrics"][metric] for evaluation in known]
+    bounds = [
+        evaluation["intervals"].get(metric) or (v, v)
+        for evaluation, v in zip(known, values, strict=True)
+    ]
     low, high = zip(*bounds, strict=True)
     name = "sampled" if metric.startswith("sampled/") else GREEDY
-    return Series(name, tuple(one["step"] for one in known), tuple(values), low, high)
+    return Series(name, tuple(evaluation["step"] for evaluation in known), tuple(values), low, high)
 
 
 def pairs_of(cards: Sequence[GalleryPrompt], score: str) -> tuple[AnswerPair, ...]:
@@ -341,8 +344,8 @@ def pairs_of(cards: Sequence[GalleryPrompt], score: str) -> tuple[AnswerPair, ..
 
 
 def _half(card: GalleryPrompt, attempt: GalleryCompletion, score: str) -> Half:
-    found = attempt.scores.get(score)
-    value = attempt.reward if found is None else found.score
+    verdict = attempt.scores.get(score)
+    value = attempt.reward if verdict is None else verdict.score
     answer = "no answer" if attempt.answer is None else attempt.answer
     return Half(
         attempt.label,

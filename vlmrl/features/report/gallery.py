@@ -111,28 +111,33 @@ class FacetChoice:
     failure: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> FacetChoice:
+    def of(cls, query: Mapping[str, str]) -> FacetChoice:
         """Return the choice that an address states."""
-        return cls(**{name: given.get(name, "") for name in cls.__slots__})
+        return cls(**{name: query.get(name, "") for name in cls.__slots__})
 
     def holds(self, row: Row) -> bool:
         """Return whether a row is among the chosen."""
-        found = facets_of(row["completions"])
+        facets = facets_of(row["completions"])
         wanted = (
             (self.source, (row["source"],)),
-            (self.verifier, found.verifiers),
-            (self.disagreement, found.disagreements),
-            (self.failure, found.failures),
+            (self.verifier, facets.verifiers),
+            (self.disagreement, facets.disagreements),
+            (self.failure, facets.failures),
         )
         return all(not value or value in known for value, known in wanted)
 
 
 def facets_of(completions: Sequence[Row]) -> Facets:
     """Return what one prompt's completions can be chosen by."""
-    verdicts = [(n, v) for one in completions for n, v in one["verdicts"].items() if v["applies"]]
+    verdicts = [
+        (n, v)
+        for completion in completions
+        for n, v in completion["verdicts"].items()
+        if v["applies"]
+    ]
     verifiers = dict.fromkeys(name for name, _ in verdicts)
     disagreements = _disagreements(completions)
-    failures = [key for one in completions for key in _failures(one)]
+    failures = [key for completion in completions for key in _failures(completion)]
     if failures:
         failures.append("any")
     return Facets(
@@ -143,16 +148,16 @@ def facets_of(completions: Sequence[Row]) -> Facets:
 
 
 def _disagreements(completions: Sequence[Row]) -> set[str]:
-    rewards = {one["reward"] for one in completions if one["valid"]}
-    found = {"rewards"} if len(rewards) > 1 else {"uniform"} if len(completions) > 1 else set()
-    for one in completions:
-        scores = [v["score"] for v in one["verdicts"].values() if v["score"] is not None]
+    rewards = {completion["reward"] for completion in completions if completion["valid"]}
+    kinds = {"rewards"} if len(rewards) > 1 else {"uniform"} if len(completions) > 1 else set()
+    for completion in completions:
+        scores = [v["score"] for v in completion["verdicts"].values() if v["score"] is not None]
         if scores and max(scores) - min(scores) >= HALF:
-            found.add("verifiers")
-        strict: Any = (one.get("loophole") or {}).get("strict")
-        if strict is not None and strict < one["reward"] - BELOW:
-            found.add("readings")
-    return found
+            kinds.add("verifiers")
+        strict: Any = (completion.get("loophole") or {}).get("strict")
+        if strict is not None and strict < completion["reward"] - BELOW:
+            kinds.add("readings")
+    return kinds
 
 
 def _failures(completion: Row) -> list[str]:
@@ -374,18 +379,18 @@ def _segments(
     completion: Row, media: Sequence[Row], views: Sequence[MediaView], album: Album
 ) -> tuple[SegmentView, ...]:
     """Return the segments of several turns; a call's box is drawn on the image that it was cut from."""
-    told = completion.get("segments", ())
-    if len(told) < 2:
+    segments = completion.get("segments", ())
+    if len(segments) < 2:
         return ()
     kinds = [medium["kind"] for medium in media]
     images = [shown for kind, shown in zip(kinds, views, strict=True) if kind == "image"]
-    found = []
-    for segment in told:
+    segment_views = []
+    for segment in segments:
         calls = tuple(_call(call, images) for call in segment["calls"])
         shown = tuple(view(_observed(name), album) for name in segment["media"])
-        images += [one for one in shown if one.kind == "image"]
-        found.append(SegmentView(segment["by"], _cut(segment["text"]), shown, calls))
-    return tuple(found)
+        images += [image for image in shown if image.kind == "image"]
+        segment_views.append(SegmentView(segment["by"], _cut(segment["text"]), shown, calls))
+    return tuple(segment_views)
 
 
 def _observed(name: str | None) -> Row:
@@ -518,12 +523,12 @@ def galleries(
     """Return what a report shows: the held-out ends, the prompts behind alarms, and groups of training."""
     drawn = ("predicted",)
     labels = tuple(f"step {step}" for step in sorted(ends))
-    found = (
+    candidates = (
         _gallery("pairs", "Held out", ENDS, labels, evaluation_cards(ends, album)),
         _gallery("groups", "Behind an alarm", ABOUT, drawn, rollout_cards(odd, album)),
         _gallery("groups", "Training groups", GROUPS, drawn, rollout_cards(rows, album)),
     )
-    return [gallery for gallery in found if gallery.cards]
+    return [gallery for gallery in candidates if gallery.cards]
 
 
 def current_gallery(step: int, rows: Sequence[Row], choice: FacetChoice, album: Album) -> Gallery:
@@ -547,14 +552,14 @@ def _gallery(
 ) -> Gallery:
     steps = [str(step) for step in sorted({card.step for card in cards}, reverse=True)]
     facets = [card.facets for card in cards]
-    disagreements = {key for one in facets for key in one.disagreements if kind == "groups"}
-    failures = {key for one in facets for key in one.failures}
+    disagreements = {key for choice in facets for key in choice.disagreements if kind == "groups"}
+    failures = {key for choice in facets for key in choice.failures}
     options = {
         "source": _several(_same({card.source for card in cards})),
         "step": _several({step: step for step in steps}),
-        "verifier": _several(_same({name for one in facets for name in one.verifiers})),
-        "disagreement": {k: said for k, said in DISAGREEMENTS.items() if k in disagreements},
-        "failure": {key: said for key, said in FAILURES.items() if key in failures},
+        "verifier": _several(_same({name for choice in facets for name in choice.verifiers})),
+        "disagreement": {k: label for k, label in DISAGREEMENTS.items() if k in disagreements},
+        "failure": {key: label for key, label in FAILURES.items() if key in failures},
     }
     chosen = {"step": steps[0]} if len(steps) > 1 else {}
     return Gallery(kind, title, about, keys, tuple(cards), options, chosen)

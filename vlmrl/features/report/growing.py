@@ -108,9 +108,9 @@ class Spent:
     @classmethod
     def of(cls, config: Mapping[str, Any], lines: Iterable[Mapping[str, Any]] = ()) -> Spent:
         """Return what the steps of a run took, from its config and lines of metrics.jsonl."""
-        found = cls(config["rollout"]["prompts"] * config["rollout"]["group_size"])
-        found.extend(lines)
-        return found
+        spent = cls(config["rollout"]["prompts"] * config["rollout"]["group_size"])
+        spent.extend(lines)
+        return spent
 
     def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines of metrics.jsonl."""
@@ -172,9 +172,9 @@ class GrowingStages:
     def stretches(self, config: Mapping[str, Any]) -> tuple[Stretch, ...]:
         """Return the stages so far, with the names that the config gives them."""
         names = [stage.get("name") for stage in config.get("stages", ())]
-        found = []
+        stages = []
         for number, (first, last, total, count) in sorted(self._found.items()):
             name = names[number - 1] if number <= len(names) else None
             label = f"stage {number}" + (f" ({name})" if name else "")
-            found.append(Stretch(label, first, last, total / count if count else None))
-        return tuple(found)
+            stages.append(Stretch(label, first, last, total / count if count else None))
+        return tuple(stages)

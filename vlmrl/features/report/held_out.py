@@ -63,13 +63,13 @@ def chosen(metric: str, rows: Sequence[Row]) -> dict[Key, Row]:
 
 def scores(metric: str, rows: Sequence[Row]) -> dict[Key, float]:
     """Return the mean score of each sample's completions; samples without one are left out."""
-    name, found = score_name(metric), {}
+    name, means = score_name(metric), {}
     for key, row in chosen(metric, rows).items():
-        given = [_score(one, name) for one in row["completions"]]
-        known = [score for score in given if score is not None]
+        values = [_score(completion, name) for completion in row["completions"]]
+        known = [score for score in values if score is not None]
         if known:
-            found[key] = fmean(known)
-    return found
+            means[key] = fmean(known)
+    return means
 
 
 def _score(completion: Row, name: str) -> float | None:
@@ -98,7 +98,7 @@ def change(metric: str, first: Sequence[Row], last: Sequence[Row]) -> Change | N
             clusters.setdefault(cluster_of(row), []).append(after[key] - before[key])
     if not clusters:
         return None
-    everything = [one for found in clusters.values() for one in found]
+    everything = [value for cluster in clusters.values() for value in cluster]
     low, high = (
         mean_interval(list(clusters.values()), RESAMPLES)
         if len(clusters) >= FEWEST_CLUSTERS
@@ -111,10 +111,10 @@ def halves(rows: Mapping[Key, Row]) -> tuple[list[Key], list[Key]]:
     """Return the samples in two halves of whole clusters, by the order of the clusters."""
     order = list(dict.fromkeys(map(cluster_of, rows.values())))
     second = {cluster for number, cluster in enumerate(order) if number % 2}
-    found: tuple[list[Key], list[Key]] = ([], [])
+    parts: tuple[list[Key], list[Key]] = ([], [])
     for key, row in rows.items():
-        found[cluster_of(row) in second].append(key)
-    return found
+        parts[cluster_of(row) in second].append(key)
+    return parts
 
 
 BEST_CONSTANT = "best constant answer"
@@ -178,10 +178,10 @@ def _of_boxes(
                 else 0.0
                 for key in measured
             ]
-    found = {BEST_CONSTANT: float(np.mean(constant))}
+    values = {BEST_CONSTANT: float(np.mean(constant))}
     if len(corrected) == len(constant):
-        found[CORRECTED] = float(np.mean(corrected))
-    return found
+        values[CORRECTED] = float(np.mean(corrected))
+    return values
 
 
 def _of_texts(rows: Mapping[Key, Row], paid: Mapping[Key, float]) -> dict[str, float]:

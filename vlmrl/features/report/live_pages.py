@@ -66,7 +66,7 @@ class LiveParts:
         self.fit.follow(self.run)
         choice, evaluated = choice or FacetChoice(), (self.run.evaluated, self.fit.version)
         state, stages = self.run.state(), len(self.run.stages)
-        found = {section.title: section for section in self._sections()}
+        sections = {section.title: section for section in self._sections()}
         makers: dict[str, tuple[Any, Callable[[], str]]] = {
             "status": (state, lambda: self._status(state)),
             "sentence": (self.run.version, self._sentence),
@@ -74,9 +74,9 @@ class LiveParts:
             "pairs": (self.run.evaluated, self._pairs),
             "rollouts": ((self.run.rolled, choice), lambda: self._rollouts(choice)),
             "numbers": ((evaluated, stages), self._numbers),
-            "layout": (list(found), lambda: self._layout(list(found))),
+            "layout": (list(sections), lambda: self._layout(list(sections))),
         }
-        for title, section in found.items():
+        for title, section in sections.items():
             version = (*evaluated, stages) if title == EVALUATION else self.run.version
             makers[title] = (version, functools.partial(self._section, section))
         newer = {}
@@ -108,7 +108,7 @@ class LiveParts:
         return str(_embed(album) + parts_module().pairs(screen))
 
     def _numbers(self) -> str:
-        computed = self.fit.found and self.fit.found[1]
+        computed = self.fit.result and self.fit.result[1]
         lines = list(self.run.last_lines)
         tiles = tiles_of(self.run.folder, self.run.results(), lines, self.run.stages, computed, 0)
         return str(parts_module().tiles(tiles))
@@ -131,9 +131,9 @@ class LiveParts:
         """Return the sections in the order of the page; that of evaluations is kept until there are more."""
         if self._evaluated[0] != self.run.evaluated:
             self._evaluated = (self.run.evaluated, sections_of({}, {}, self.run.results()))
-        found = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
-        evaluated = with_compute(self._evaluated[1], self.fit.found)
-        return sorted([*found, *evaluated], key=lambda one: list(ABOUT).index(one.title))
+        sections = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
+        evaluated = with_compute(self._evaluated[1], self.fit.result)
+        return sorted([*sections, *evaluated], key=lambda section: list(ABOUT).index(section.title))
 
     def _section(self, section: CurveSection) -> str:
         return str(parts_module().section(show(section, dict(MAIN_COLOUR), self.run.stages)))
@@ -144,27 +144,27 @@ def say_state(state: State) -> list[tuple[str, str]]:
     steps = f"{state['steps']:,} of {state['planned']:,}"
     if state["running"] and not state["steps"] and state["imitated"]:
         steps = f"cold start, step {state['imitated']:,}"
-    found = [("running" if state["running"] else "not running", steps)]
+    lines = [("running" if state["running"] else "not running", steps)]
     units: tuple[tuple[str, str, Unit], ...] = (
         ("reward", "reward", ""),
         ("samples a second", "samples_s", ""),
         ("a step", "step_s", "s"),
     )
-    found += [
+    lines += [
         (name, number(state[key], unit)) for name, key, unit in units if state[key] is not None
     ]
     if state["left_s"] is not None:
-        found.append(("time left", duration(state["left_s"])))
+        lines.append(("time left", duration(state["left_s"])))
     if state["memory_mb"] is not None:
-        found.append(("memory", _bytes(state["memory_mb"])))
+        lines.append(("memory", _bytes(state["memory_mb"])))
     if state["gpu_memory_mb"] is not None:
         of = f" of {_bytes(total)}" if (total := state["gpu_memory_total_mb"]) else ""
-        found.append(("GPU memory", f"{_bytes(state['gpu_memory_mb'])}{of}"))
+        lines.append(("GPU memory", f"{_bytes(state['gpu_memory_mb'])}{of}"))
     if state["gpu_use"] is not None:
-        found.append(("GPU use", number(state["gpu_use"], "share")))
+        lines.append(("GPU use", number(state["gpu_use"], "share")))
     if state["damaged"]:
-        found.append(("unreadable lines", str(state["damaged"])))
-    return found
+        lines.append(("unreadable lines", str(state["damaged"])))
+    return lines
 
 
 def table(rows: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> str:
@@ -215,8 +215,8 @@ def compared(runs: Mapping[str, LiveRun], across: Across = "step") -> str:
             points = list(zip(reward.steps, reward.values, strict=True))
             trained.append(_series(name, run, points, across))
     panels = [
-        CurvePanel(f"Held-out {metric}", tuple(found), across=across)
-        for metric, found in held_out.items()
+        CurvePanel(f"Held-out {metric}", tuple(curves), across=across)
+        for metric, curves in held_out.items()
     ]
     panels += [CurvePanel("Training reward", tuple(trained), across=across)] if trained else []
     about = f"Runs on one pair of axes, by {SAID[across]}; a name keeps its colour."

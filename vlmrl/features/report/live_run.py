@@ -160,10 +160,10 @@ class LiveRun:
         )
         key = (progress.metric, self.evaluated)
         if self._compared[0] != key:
-            found = RunFacts(metric=progress.metric)
-            demonstrated = self.imitation.mean(scored_demonstrations(found.metric))
-            compare_ends(found, read_ends(self.folder), demonstrated)
-            self._compared = (key, found)
+            facts = RunFacts(metric=progress.metric)
+            demonstrated = self.imitation.mean(scored_demonstrations(facts.metric))
+            compare_ends(facts, read_ends(self.folder), demonstrated)
+            self._compared = (key, facts)
         progress.levels, progress.change = self._compared[1].levels, self._compared[1].change
         return progress
 
@@ -174,13 +174,15 @@ class LiveRun:
 
     def results(self) -> list[dict[str, Any]]:
         """Return the contents of evals/step-N.json, ascending; another thread may ask, too."""
-        return [one for _, one in sorted(self.evaluations.copy().items())]
+        return [evaluation for _, evaluation in sorted(self.evaluations.copy().items())]
 
     def held_out(self) -> list[tuple[int, float]]:
         """Return step and value of the metric of each evaluation that has one, ascending."""
-        found = sorted(self.evaluations.items())
+        evaluations = sorted(self.evaluations.items())
         return [
-            (s, one["metrics"][self.metric]) for s, one in found if self.metric in one["metrics"]
+            (s, evaluation["metrics"][self.metric])
+            for s, evaluation in evaluations
+            if self.metric in evaluation["metrics"]
         ]
 
     @property
@@ -261,10 +263,12 @@ class LiveRun:
 
     def _read_folders(self) -> bool:
         """Read evaluations that are new or were written again; note the newest rollouts."""
-        found = run_folder.steps_in(self.folder / "evals", ".json")
-        changed = self.evaluations.keys() != found.keys()
-        self.evaluations = {s: one for s, one in self.evaluations.items() if s in found}
-        for step, path in found.items():
+        paths = run_folder.steps_in(self.folder / "evals", ".json")
+        changed = self.evaluations.keys() != paths.keys()
+        self.evaluations = {
+            s: evaluation for s, evaluation in self.evaluations.items() if s in paths
+        }
+        for step, path in paths.items():
             if self._has_changed(path):
                 self.evaluations[step] = read_json(path)
                 changed = True
@@ -316,7 +320,7 @@ class LaterFit:
     """The newest fit that is ready; `version` changes with it."""
 
     def __init__(self) -> None:
-        self.found: tuple[CurvePanel, ComputeFit] | None = None
+        self.result: tuple[CurvePanel, ComputeFit] | None = None
         self.version = 0
         self._evaluated = -1
         self._thread: threading.Thread | None = None
@@ -337,6 +341,6 @@ class LaterFit:
 
     def _fit(self, run: LiveRun) -> None:
         metric = (run.config.get("evaluation") or {}).get("metric", "")
-        found = fit_panel(metric, run.spent, run.results())
-        if found != self.found:
-            self.found, self.version = found, self.version + 1
+        result = fit_panel(metric, run.spent, run.results())
+        if result != self.result:
+            self.result, self.version = result, self.version + 1

@@ -210,9 +210,9 @@ def solved_rows(groups: Groups) -> list[Solved]:
     first: dict[tuple[str, str], list[int | None]] = {}
     for step, key, rate in groups.rates:
         known = first.setdefault(key, [step, None, None])
-        for place, reached in ((1, rate > 0.5), (2, rate == 1)):
-            if reached and known[place] is None:
-                known[place] = step
+        for column, reached in ((1, rate > 0.5), (2, rate == 1)):
+            if reached and known[column] is None:
+                known[column] = step
     return [Solved(*key, seen or 0, half, whole) for key, (seen, half, whole) in first.items()]
 
 
@@ -228,7 +228,7 @@ def _rates(
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield row and pass rate of each group of a step that has a score."""
     for group in groups:
-        scores = [_score(one, metric) for one in group["completions"]]
+        scores = [_score(completion, metric) for completion in group["completions"]]
         known = [score for score in scores if score is not None]
         if known:
             rate = sum(score >= threshold for score in known) / len(known)
@@ -237,9 +237,9 @@ def _rates(
 
 def _lengths(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
     for group in groups:
-        for one in group["completions"]:
-            if one["valid"] and one["reward"] is not None:
-                yield int(one["tokens"]), float(one["reward"])
+        for completion in group["completions"]:
+            if completion["valid"] and completion["reward"] is not None:
+                yield int(completion["tokens"]), float(completion["reward"])
 
 
 def _score(completion: Mapping[str, Any], metric: str) -> float | None:
@@ -254,12 +254,12 @@ def _score(completion: Mapping[str, Any], metric: str) -> float | None:
 def _difficulty(
     steps: Sequence[int], rates: Sequence[tuple[int, tuple[str, str], float]]
 ) -> CurvePanel:
-    found = {step: [0] * len(BANDS) for step in steps}
+    counts = {step: [0] * len(BANDS) for step in steps}
     for step, _, rate in rates:
         band = 0 if rate == 0 else 3 if rate == 1 else 1 if rate < 0.5 else 2
-        found[step][band] += 1
+        counts[step][band] += 1
     series = tuple(
-        Series(name, tuple(steps), tuple(found[s][band] / sum(found[s]) for s in steps))
+        Series(name, tuple(steps), tuple(counts[s][band] / sum(counts[s]) for s in steps))
         for band, name in enumerate(BANDS)
     )
     return CurvePanel("Groups by how many completions pass", series, "share", stacked=True)
@@ -267,9 +267,9 @@ def _difficulty(
 
 def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> CurvePanel:
     counts: dict[str, list[int] | list[int | None]] = {
-        "seen": [one.seen for one in solved],
-        "more than half right": [one.more_than_half for one in solved],
-        "all right": [one.all for one in solved],
+        "seen": [row.seen for row in solved],
+        "more than half right": [row.more_than_half for row in solved],
+        "all right": [row.all for row in solved],
     }
     series = []
     for name, first in counts.items():
@@ -281,8 +281,8 @@ def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> CurvePanel:
 
 def _reward_by_length(groups: Groups) -> CurvePanel | None:
     """Return the mean reward by length, of the first and last third of the steps; None without lengths."""
-    found = (_binned(name, pairs) for name, pairs in groups.lengths.items())
-    series = tuple(curve for curve in found if curve)
+    means = (_binned(name, pairs) for name, pairs in groups.lengths.items())
+    series = tuple(curve for curve in means if curve)
     return CurvePanel("Reward by length", series, across="tokens") if series else None
 
 
@@ -294,12 +294,12 @@ def _binned(name: str, pairs: Sequence[tuple[int, float]]) -> Series | None:
         if not bins or (len(bins[-1]) >= size and bins[-1][-1][0] != pair[0]):
             bins.append([])
         bins[-1].append(pair)
-    whole = [one for one in bins if len(one) >= FEWEST]
+    whole = [bin_ for bin_ in bins if len(bin_) >= FEWEST]
     if len(whole) < 2:
         return None
-    middle = tuple(round(fmean(length for length, _ in one)) for one in whole)
-    means = tuple(fmean(reward for _, reward in one) for one in whole)
-    reach = [1.96 * pstdev([r for _, r in one]) / math.sqrt(len(one)) for one in whole]
+    middle = tuple(round(fmean(length for length, _ in bin_)) for bin_ in whole)
+    means = tuple(fmean(reward for _, reward in bin_) for bin_ in whole)
+    reach = [1.96 * pstdev([r for _, r in bin_]) / math.sqrt(len(bin_)) for bin_ in whole]
     low = tuple(mean - by for mean, by in zip(means, reach, strict=True))
     high = tuple(mean + by for mean, by in zip(means, reach, strict=True))
     return Series(name, middle, means, low, high)
@@ -366,18 +366,18 @@ def build_report(run_dir: Path | str) -> Path:
     steps = _lines(run_folder.metrics_path(folder))
     imitated = _lines(run_folder.sft_path(folder))
     rows = StoredRows(run_folder.steps_in(folder / "rollouts", ".jsonl"))
-    found = sections(steps, imitated, evaluations)
+    curve_sections = sections(steps, imitated, evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     ends = read_ends(folder)
     shown = galleries(ends, album, rows, alarm_rows(folder))
     groups = read_groups(config, rows)
     if panels := group_section(groups):
-        found.append(panels)
+        curve_sections.append(panels)
         write_lines(folder / "solved.jsonl", map(asdict, solved_rows(groups)))
     metric = (config.get("evaluation") or {}).get("metric", "")
     computed = fit_panel(metric, Spent.of(config, steps), evaluations)
-    found = with_compute(found, computed)
-    save_plots(folder, found)
+    curve_sections = with_compute(curve_sections, computed)
+    save_plots(folder, curve_sections)
     stages = stretches(config, steps)
     summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
     progress = RunFacts.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
@@ -394,9 +394,14 @@ def build_report(run_dir: Path | str) -> Path:
         subtitle=subtitle(config),
         screen=first_screen(config, progress, cards, stages),
         tiles=tiles,
-        sections=[show(section, known, stages) for section in found],
+        sections=[show(section, known, stages) for section in curve_sections],
         galleries=shown,
-        links=[*(s.title for s in found), *(g.title for g in shown), "In numbers", "Config"],
+        links=[
+            *(s.title for s in curve_sections),
+            *(g.title for g in shown),
+            "In numbers",
+            "Config",
+        ],
         images=album.images.values(),
         config=json.dumps(config, indent=2, ensure_ascii=False),
     )
@@ -423,7 +428,7 @@ def _mean(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
 
 
 def with_compute(
-    found: Sequence[CurveSection], computed: tuple[CurvePanel, ComputeFit] | None
+    curve_sections: Sequence[CurveSection], computed: tuple[CurvePanel, ComputeFit] | None
 ) -> list[CurveSection]:
     """Return the sections with the panel of the fit beside the other evaluations."""
     more = (computed[0],) if computed else ()
@@ -431,7 +436,7 @@ def with_compute(
         replace(section, panels=(*section.panels, *more))
         if section.title == "Evaluation"
         else section
-        for section in found
+        for section in curve_sections
     ]
 
 
@@ -484,12 +489,12 @@ def tiles_of(
     left_out: int,
 ) -> list[Tile]:
     """Return the numbers of a run; `lines` are those of metrics.jsonl, `left_out` counts images."""
-    found = [*_evaluated(evaluations), *_summed_up(folder), *map(_of_stage, stages)]
-    found += _of_compute(fit) + _of_ranks(folder, lines)
+    tiles = [*_evaluated(evaluations), *_summed_up(folder), *map(_of_stage, stages)]
+    tiles += _of_compute(fit) + _of_ranks(folder, lines)
     if left_out:
         note = "their files are gone, or the page would be too large"
-        found.append(Tile("images left out", str(left_out), note))
-    return found
+        tiles.append(Tile("images left out", str(left_out), note))
+    return tiles
 
 
 def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -526,12 +531,12 @@ def _of_ranks(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
     if not compared or not path.exists():
         return []
     hosts = {int(done): names for done, names in read_json(path).items()}
-    found: dict[str, list[float]] = {}
+    by_rank: dict[str, list[float]] = {}
     for line in compared:
         begun = max((done for done in hosts if done < line["step"]), default=min(hosts))
         rank = int(line["ranks/work/slowest"])
-        found.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
-    who, excesses = max(found.items(), key=lambda item: len(item[1]))
+        by_rank.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
+    who, excesses = max(by_rank.items(), key=lambda item: len(item[1]))
     over = number(sum(excesses) / len(excesses), "share")
     note = f"in {len(excesses)} of {len(compared)} steps, by {over} over the median"
     return [Tile("slowest rank", who, note)]

@@ -2,8 +2,8 @@
 // A row's page: arrow keys go to the rows beside it, and inside of a group of tokens from token to token.
 const follow = (rel) => document.querySelector(`a[rel=${rel}]`)?.click();
 const say = (token) => {
-  const said = token.closest(".tokens")?.querySelector(".said");
-  if (said) said.textContent = token.title;
+  const output = token.closest(".tokens")?.querySelector(".said");
+  if (output) output.textContent = token.title;
 };
 const moveInTokens = (token, key) => {
   const all = [...token.parentElement.children];

@@ -54,7 +54,7 @@ class Token:
     text: str
     far: int | None
     rare: int | None
-    said: str
+    title: str
     """Its numbers in words."""
 
 
@@ -184,23 +184,23 @@ def tell(
     album = Album(run_folder.media_folder(index.folder), IMAGE_BYTES)
     card = row_card(facts.step, row, album)
     weights = _weights(config, facts.source)
-    told = (tokens or {}).get("completions") or []
+    stored = (tokens or {}).get("completions") or []
     answers = tuple(
         StoryCompletion(
             attempt,
             completion["finish_reason"],
             weights,
-            heat_of(told[g], _lengths(completion)) if g < len(told) else None,
+            heat_of(stored[g], _lengths(completion)) if g < len(stored) else None,
         )
         for g, (attempt, completion) in enumerate(
             zip(card.attempts, row["completions"], strict=True)
         )
     )
     before, after = (
-        row_address(base, one, wanted) if one else "" for one in index.neighbours(facts, wanted)
+        row_address(base, row, wanted) if row else "" for row in index.neighbours(facts, wanted)
     )
     all_ = index.answers(facts.source, facts.id)
-    moments = [_moment(one, facts, wanted, base) for one in _nearest(all_, facts)]
+    moments = [_moment(row, facts, wanted, base) for row in _nearest(all_, facts)]
     return Story(
         facts,
         card,
@@ -222,17 +222,17 @@ def run_address(name: str) -> str:
 
 def row_address(base: str, row: RowFacts, wanted: RowFilter) -> str:
     """Return the permanent address of a row's page, with the filter that a reader has set."""
-    place = {"source": row.source, "id": row.id, "step": row.step, "line": row.line}
+    identity = {"source": row.source, "id": row.id, "step": row.step, "line": row.line}
     kept = wanted.query() | ({"part": row.part} if row.part != PARTS[0] else {})
-    return f"{base}/row?{encode({**place, **kept})}"
+    return f"{base}/row?{encode({**identity, **kept})}"
 
 
 def _weights(config: Mapping[str, Any], source: str) -> dict[str, str]:
     """Return by verifier what the config says of its weight in the reward of a source."""
-    found = {}
+    weights = {}
     for reward in _rewards(config, source):
         weight = reward.get("weight", 1.0)
-        said = f"{weight:g}" if isinstance(weight, int | float) else "by a schedule"
+        amount = f"{weight:g}" if isinstance(weight, int | float) else "by a schedule"
         more = [
             f"{key} {reward[key]}"
             for key in ("gated_by", "max_score", "max_with", "multiplies")
@@ -240,24 +240,24 @@ def _weights(config: Mapping[str, Any], source: str) -> dict[str, str]:
         ]
         more += ["a gate"] if reward.get("gate") else []
         name = reward.get("name") or str(reward["verifier"]).rpartition(":")[2]
-        found[name] = ", ".join([f"weight {said}", *more])
-    return found
+        weights[name] = ", ".join([f"weight {amount}", *more])
+    return weights
 
 
 def _rewards(config: Mapping[str, Any], source: str) -> Sequence[Mapping[str, Any]]:
     """Return the rewards of a source: its own, or those of all."""
-    for one in (config.get("data") or {}).get("train") or ():
-        if (one.get("name") or one.get("card")) == source and one.get("rewards"):
-            return one["rewards"]
+    for entry in (config.get("data") or {}).get("train") or ():
+        if (entry.get("name") or entry.get("card")) == source and entry.get("rewards"):
+            return entry["rewards"]
     return config.get("rewards") or []
 
 
 def _lengths(completion: Row) -> list[int]:
     """Return the tokens of the policy's turns."""
-    told = completion.get("segments")
-    if not told:
+    segments = completion.get("segments")
+    if not segments:
         return [completion["tokens"]]
-    return [segment["tokens"] for segment in told if segment["by"] == "policy"]
+    return [segment["tokens"] for segment in segments if segment["by"] == "policy"]
 
 
 def _nearest(rows: Sequence[RowFacts], here: RowFacts) -> Sequence[RowFacts]:
@@ -282,8 +282,8 @@ PAGE_ROWS = 100
 
 def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, skip: int) -> str:
     """Return the page of the rows that match, the newest first, without the first `skip`."""
-    base, found = _base(index), index.chosen(wanted)
-    newest_first = found[::-1][skip : skip + PAGE_ROWS]
+    base, rows = _base(index), index.chosen(wanted)
+    newest_first = rows[::-1][skip : skip + PAGE_ROWS]
     sources, verifiers = index.names()
     query = wanted.query()
 
@@ -299,10 +299,10 @@ def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, ski
         parts=PARTS,
         sources=sources,
         verifiers=verifiers,
-        count=len(found),
+        count=len(rows),
         rows=[_line(base, row, wanted) for row in newest_first],
         newer=at(max(0, skip - PAGE_ROWS)) if skip else "",
-        older=at(skip + PAGE_ROWS) if skip + PAGE_ROWS < len(found) else "",
+        older=at(skip + PAGE_ROWS) if skip + PAGE_ROWS < len(rows) else "",
         attacks=f"{base}/rows.jsonl?{encode(query)}",
         data=f"{base}/rows.zip?{encode(query)}",
         command=as_command(index.folder, wanted),
@@ -383,13 +383,13 @@ class RowPages:
 
     def answers(self) -> list[tuple[str, Callable[[Request], Response]]]:
         """Return the ends of addresses below a run's, with what answers them."""
-        found: dict[str, Callable[[RowIndex, dict[str, Any], Mapping[str, str]], Response]] = {
+        pages: dict[str, Callable[[RowIndex, dict[str, Any], Mapping[str, str]], Response]] = {
             "rows": _list,
             "row": _row,
             "rows.jsonl": _attacks,
             "rows.zip": _data_set,
         }
-        return [(end, self._guard(answer)) for end, answer in found.items()]
+        return [(end, self._guard(answer)) for end, answer in pages.items()]
 
     def _guard(
         self, answer: Callable[[RowIndex, dict[str, Any], Mapping[str, str]], Response]

@@ -105,12 +105,12 @@ class RowFilter:
 
     def query(self) -> dict[str, str]:
         """Return what an address states of it: only what differs from the default."""
-        found = {}
+        texts = {}
         for option in fields(self):
             value = getattr(self, option.name)
             if value != option.default and option.name != "ids":
-                found[option.name] = "1" if value is True else str(value)
-        return found
+                texts[option.name] = "1" if value is True else str(value)
+        return texts
 
     def matches(self, row: RowFacts) -> bool:
         """Return whether a row is among those wanted."""
@@ -159,10 +159,10 @@ def read_range(text: str, what: str) -> tuple[float | None, float | None]:
     """
     low, colon, high = text.partition(":")
     ends = [low, high] if colon else [low, low]
-    found = [_number(end) for end in ends]
-    if not text or any(end and value is None for end, value in zip(ends, found, strict=True)):
+    numbers = [_number(end) for end in ends]
+    if not text or any(end and value is None for end, value in zip(ends, numbers, strict=True)):
         raise UserError(f"{what}: expected a range such as 2:8, 2: or :8, got {text!r:.60}")
-    return found[0], found[1]
+    return numbers[0], numbers[1]
 
 
 def read_count(text: str, max_digits: int = 15) -> int | None:
@@ -258,11 +258,11 @@ class RowIndex:
     def refresh(self, near: int | None = None, budget_s: float = BUDGET_S) -> None:
         """See which files there are, and read those nearest to a step (None: the newest) in time."""
         self._list_files()
-        unread = [place for place, file in self._files.items() if file.rows is None]
+        unread = [key for key, file in self._files.items() if file.rows is None]
         middle = max((step for _, step in self._files), default=0) if near is None else near
         end = time.thread_time() + budget_s
-        for place in sorted(unread, key=lambda place: abs(place[1] - middle)):
-            self._read(place)
+        for key in sorted(unread, key=lambda key: abs(key[1] - middle)):
+            self._read(key)
             if time.thread_time() > end:
                 break
 
@@ -274,25 +274,25 @@ class RowIndex:
             return None
         self._read((part, step))
         rows = self._files[part, step].rows or []
-        found = [row for row in rows if (row.source, row.id) == (source, id_)]
-        return next((row for row in found if row.line == line), found[0] if found else None)
+        matches = [row for row in rows if (row.source, row.id) == (source, id_)]
+        return next((row for row in matches if row.line == line), matches[0] if matches else None)
 
     def answers(self, source: str, id_: str) -> list[RowFacts]:
         """Return all rows that ask this, by step, as far as files have been read."""
-        found = [
+        matches = [
             row
             for file in self._files.values()
             for row in file.rows or ()
             if row.id == id_ and row.source == source
         ]
-        return sorted(found, key=_order)
+        return sorted(matches, key=_order)
 
     def chosen(self, wanted: RowFilter) -> list[RowFacts]:
         """Return the rows that match, by step, as far as files have been read."""
         key = (wanted, self._version)
         if self._chosen[0] != key:
-            places = sorted(self._files, key=lambda place: place[1])
-            rows = (row for place in places for row in self._files[place].rows or ())
+            places = sorted(self._files, key=lambda at: at[1])
+            rows = (row for at in places for row in self._files[at].rows or ())
             self._chosen = (key, [row for row in rows if wanted.matches(row)])
         return self._chosen[1]
 
@@ -321,12 +321,12 @@ class RowIndex:
         try:
             with path.open("rb") as file:
                 file.seek(row.offset)
-                found = json.loads(file.read(row.length))
+                content = json.loads(file.read(row.length))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise UserError(f"{path}: line {row.line + 1}: expected an object")
-        return found
+        return content
 
     def load_tokens(self, row: RowFacts) -> Row | None:
         """Return the tokens of a training row; None where none are stored of it."""
@@ -335,13 +335,13 @@ class RowIndex:
             return None
         lines = path.read_bytes().splitlines()
         try:
-            found = json.loads(lines[row.line])
+            content = json.loads(lines[row.line])
         except (IndexError, ValueError):
             return None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             return None
-        named = (as_utf8(str(found.get(key))) for key in ("source", "id"))
-        return found if tuple(named) == (row.source, row.id) else None
+        named = (as_utf8(str(content.get(key))) for key in ("source", "id"))
+        return content if tuple(named) == (row.source, row.id) else None
 
     def _list_files(self) -> None:
         seen: dict[Place, _File] = {}
@@ -356,8 +356,8 @@ class RowIndex:
             self._version += 1
         self._files = seen
 
-    def _read(self, place: Place) -> None:
-        file = self._files[place]
+    def _read(self, key: Place) -> None:
+        file = self._files[key]
         if file.rows is not None:
             return
         file.rows, offset = [], 0
@@ -369,7 +369,7 @@ class RowIndex:
         for number, text in enumerate(data.split(b"\n")):
             line = _parse(text) if text else None
             if line is not None:
-                file.rows.append(_facts(place, number, offset, len(text), line))
+                file.rows.append(_facts(key, number, offset, len(text), line))
             file.damaged += bool(text) and line is None
             offset += len(text) + 1
 
@@ -383,16 +383,16 @@ def _step_files(folder: Path) -> list[tuple[str, int, Stamp]]:
 
     As `run_folder.steps_in`, in half its time: each request looks at every file of a long run.
     """
-    found = []
+    files = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 number = entry.name.removeprefix("step-").removesuffix(".jsonl")
                 if entry.name == f"step-{number}.jsonl" and number.isdecimal():
-                    found.append((entry.path, int(number), stamp_of(entry.stat())))
+                    files.append((entry.path, int(number), stamp_of(entry.stat())))
     except FileNotFoundError:
         return []
-    return found
+    return files
 
 
 def _parse(text: bytes) -> _Line | None:
@@ -406,20 +406,22 @@ def _parse(text: bytes) -> _Line | None:
         return None
 
 
-def _facts(place: Place, number: int, offset: int, length: int, line: _Line) -> RowFacts:
-    names = dict.fromkeys(name for one in line.completions for name in one.verdicts)
+def _facts(key: Place, number: int, offset: int, length: int, line: _Line) -> RowFacts:
+    names = dict.fromkeys(name for completion in line.completions for name in completion.verdicts)
     scores: dict[str, tuple[float | None, ...]] = {
-        REWARD: tuple(one.reward if one.valid else None for one in line.completions)
+        REWARD: tuple(
+            completion.reward if completion.valid else None for completion in line.completions
+        )
     }
     for name in names:
-        given = (one.verdicts.get(name) for one in line.completions)
-        scores[sys.intern(name)] = tuple(v.score if v else None for v in given)
+        verdicts = (completion.verdicts.get(name) for completion in line.completions)
+        scores[sys.intern(name)] = tuple(v.score if v else None for v in verdicts)
     failed = tuple(
-        not one.valid or any(v.fault is not None for v in one.verdicts.values())
-        for one in line.completions
+        not completion.valid or any(v.fault is not None for v in completion.verdicts.values())
+        for completion in line.completions
     )
     source, drawn = sys.intern(as_utf8(line.source)), sys.intern(line.drawn)
-    return RowFacts(*place, number, offset, length, source, as_utf8(line.id), drawn, scores, failed)
+    return RowFacts(*key, number, offset, length, source, as_utf8(line.id), drawn, scores, failed)
 
 
 def as_utf8(text: str) -> str:
@@ -479,16 +481,16 @@ def as_command(folder: Path, wanted: RowFilter) -> str:
     """Return the command that selects the same rows."""
     words = ["vlmrl", "data", "select", str(folder)]
     options = {"--part": wanted.part, "--source": wanted.only, "--verifier": wanted.by}
-    given = {name: value for name, value in options.items() if value not in ("", PARTS[0])}
+    arguments = {name: value for name, value in options.items() if value not in ("", PARTS[0])}
     for name, ends in (
         ("--steps", (wanted.first, wanted.last)),
         ("--score", (wanted.least, wanted.most)),
     ):
         if any(end is not None for end in ends):
-            given[name] = ":".join("" if end is None else f"{end:g}" for end in ends)
+            arguments[name] = ":".join("" if end is None else f"{end:g}" for end in ends)
     if wanted.spread is not None:
-        given["--spread"] = f"{wanted.spread:g}"
-    words += [word for pair in given.items() for word in pair]
+        arguments["--spread"] = f"{wanted.spread:g}"
+    words += [word for pair in arguments.items() for word in pair]
     words += ["--failed"] if wanted.failed else []
     return shlex.join([*words, "--out", "rows.jsonl"])
 
@@ -609,17 +611,19 @@ def _conversation(row: Row, media: list[tuple[str, str]]) -> dict[str, Any]:
         own = media[at : at + turn["media"]]
         at += turn["media"]
         history.append({"role": turn["role"], "content": turn["text"], **_by_kind(own)})
-    found: dict[str, Any] = {"question": row["question"], **_by_kind(media[at:])}
+    conversation: dict[str, Any] = {"question": row["question"], **_by_kind(media[at:])}
     return (
-        found | ({"system": system} if system else {}) | ({"history": history} if history else {})
+        conversation
+        | ({"system": system} if system else {})
+        | ({"history": history} if history else {})
     )
 
 
 def _by_kind(media: list[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for kind, path in media:
-        found.setdefault(LISTS[kind], []).append(path)
-    return found
+        by_kind.setdefault(LISTS[kind], []).append(path)
+    return by_kind
 
 
 @dataclass(frozen=True)

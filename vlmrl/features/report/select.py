@@ -92,16 +92,16 @@ def _check_names(index: RowIndex, wanted: RowFilter) -> None:
 
 def _originals_of(config: Config) -> Originals:
     """Return what finds the files that a run was trained on, inside the folders that its config names."""
-    given: dict[str, Access | None] = {}
+    accesses: dict[str, Access | None] = {}
     for source in (*config.data.train, *config.held_out):
-        if source.label not in given:
+        if source.label not in accesses:
             try:
-                given[source.label] = access_to(source, config.data)
+                accesses[source.label] = access_to(source, config.data)
             except (UserError, OSError):  # its data are not on this machine
-                given[source.label] = None
+                accesses[source.label] = None
 
     def find(source: str, kind: MediaKind, name: str) -> Path | None:
-        access = given.get(source)
+        access = accesses.get(source)
         if access is None or access.root is None:
             return None
         try:

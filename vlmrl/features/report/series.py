@@ -95,9 +95,13 @@ def sections_of(
     evaluations: Sequence[Mapping[str, Any]],
 ) -> list[CurveSection]:
     """Return the panels of a run from its curves by key, and the evals/step-N.json."""
-    found = {s.title: s for s in _placed(metrics, placement) + _placed(sft, _imitated)}
-    found["Evaluation"] = CurveSection("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
-    return [found[title] for title in ABOUT if title in found and _has_content(found[title])]
+    by_title = {s.title: s for s in _placed(metrics, placement) + _placed(sft, _imitated)}
+    by_title["Evaluation"] = CurveSection(
+        "Evaluation", ABOUT["Evaluation"], _evaluation(evaluations)
+    )
+    return [
+        by_title[title] for title in ABOUT if title in by_title and _has_content(by_title[title])
+    ]
 
 
 def colours(panel: CurvePanel, known: dict[str, int], count: int) -> list[int]:
@@ -148,18 +152,18 @@ def _placed(columns: Mapping[str, Series], place: Callable[[str], Placement]) ->
 def _has_modes(lines: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether completions with and without a thought can be compared at all."""
     shares = ([v for k, v in line.items() if _SHARE.fullmatch(k)] for line in lines)
-    return any(0 < max(found) < ONE_MODE for found in shares if found)
+    return any(0 < max(values) < ONE_MODE for values in shares if values)
 
 
 def _shares(columns: Mapping[str, Series]) -> list[dict[str, float]]:
     """Return the shares of the modes, as one mapping for each step."""
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for key, series in columns.items():
         if _SHARE.fullmatch(key):
             for step, value in zip(series.steps, series.values, strict=True):
                 if value is not None:
-                    found.setdefault(step, {})[key] = value
-    return list(found.values())
+                    by_step.setdefault(step, {})[key] = value
+    return list(by_step.values())
 
 
 def _compares_modes(key: str) -> bool:
@@ -252,8 +256,8 @@ def _scope(key: str) -> tuple[str, str]:
     """
     drawn = ", sampled" if key.startswith("sampled/") else ""
     key = key.removeprefix("sampled/")
-    if found := re.fullmatch("(mode|forced)/(think|direct|none|gain)/(.+)", key, re.DOTALL):
-        return f"{found[3]}, {'by mode' if found[1] == 'mode' else 'forced'}{drawn}", found[2]
+    if match := re.fullmatch("(mode|forced)/(think|direct|none|gain)/(.+)", key, re.DOTALL):
+        return f"{match[3]}, {'by mode' if match[1] == 'mode' else 'forced'}{drawn}", match[2]
     source, _, name = key.rpartition("/")
     if name == "length":
         return f"length, tokens{drawn}", source or ALL

@@ -3,7 +3,7 @@
 // chooses is in the address, so that it outlives updates and can be sent to somebody else.
 const every = 2000;
 const button = document.querySelector(".live button");
-const told = document.querySelector(".live [role=status]");
+const note = document.querySelector(".live [role=status]");
 const address = new URLSearchParams(location.search);
 const seen = {};
 let paused = false;
@@ -13,7 +13,7 @@ let back = "";
 let chosen = "";
 
 const say = (text) => {
-  if (told.textContent !== text) told.textContent = text;
+  if (note.textContent !== text) note.textContent = text;
 };
 
 // Only parts that can be seen are asked for: those of folded sections are not drawn at all.
@@ -35,7 +35,7 @@ const nameOf = (control) => control.dataset.filter ?? ("sort" in control.dataset
 document.addEventListener("change", ({ target }) => {
   const part = target.closest("[data-part]")?.dataset.part;
   if ("choice" in target.dataset) {
-    choose("run", [...document.querySelectorAll("[data-choice]:checked")].map((one) => one.dataset.choice));
+    choose("run", [...document.querySelectorAll("[data-choice]:checked")].map((box) => box.dataset.choice));
     delete seen.compared;
   } else if ("axis" in target.dataset) choose("across", [target.value]);
   else if (nameOf(target)) {
@@ -51,12 +51,12 @@ const restore = (controls, name) => {
 };
 
 // What a reader has opened, and where the focus is, stay through an update.
-const place = (part, html) => {
+const replace = (part, html) => {
   const open = [...part.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
   const focus = part.contains(document.activeElement) ? nameOf(document.activeElement) : "";
   part.innerHTML = html;
   const inner = part.querySelectorAll("[data-part]");
-  for (const one of inner) delete seen[one.dataset.part];
+  for (const piece of inner) delete seen[piece.dataset.part];
   if (inner.length) setTimeout(update);
   restore(part.querySelectorAll("[data-sort]"), "sort");
   for (const details of part.querySelectorAll("details"))
@@ -93,7 +93,7 @@ const update = async () => {
         const newer = parts[part.dataset.part];
         if (!newer || busy(part)) continue;
         [seen[part.dataset.part]] = newer;
-        place(part, newer[1]);
+        replace(part, newer[1]);
       }
       chosen = "";
       if (lost) back = ` again, after ${Math.round((Date.now() - lost) / 1000)} s without an answer`;

@@ -72,8 +72,8 @@ class WatchedRuns:
         """Return the runs that there are, the one written to last first."""
         if self.alone:
             return [self._folder.absolute().name]
-        found = [path.parent for path in self._folder.glob("*/config.json")]
-        return [path.name for path in sorted(found, key=_written, reverse=True)]
+        folders = [path.parent for path in self._folder.glob("*/config.json")]
+        return [path.name for path in sorted(folders, key=_written, reverse=True)]
 
     def folder_of(self, name: str) -> Path | None:
         """Return the folder of a run; None if there is no such run."""
@@ -101,11 +101,11 @@ class WatchedRuns:
 
 def _written(folder: Path) -> float:
     """Return when a run was written to; 0 if it is gone by now."""
-    found = [0.0]
+    times = [0.0]
     for name in ("metrics.jsonl", "sft.jsonl", "config.json"):
         with contextlib.suppress(OSError):
-            found.append((folder / name).stat().st_mtime)
-    return max(found)
+            times.append((folder / name).stat().st_mtime)
+    return max(times)
 
 
 def watch(folder: Path, host: str, port: int) -> None:
@@ -135,21 +135,21 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         )
 
     def page(request: Request) -> Response:
-        found = runs.get(name := request.path_params["name"])
-        if found is None or not found.run.config:
+        parts = runs.get(name := request.path_params["name"])
+        if parts is None or not parts.run.config:
             return HTMLResponse(waiting_page(name).encode("utf-8", "replace"), 404)
-        return HTMLResponse(run_page(name, found.run, runs.alone).encode("utf-8", "replace"))
+        return HTMLResponse(run_page(name, parts.run, runs.alone).encode("utf-8", "replace"))
 
     def changes(request: Request) -> Response:
         seen = _seen(request)
-        found = runs.get(name := request.path_params["name"])
-        if found is None or not found.run.config:
-            return _absent(name, found)
-        return _reply(found.newer(seen, FacetChoice.of(request.query_params)))
+        parts = runs.get(name := request.path_params["name"])
+        if parts is None or not parts.run.config:
+            return _absent(name, parts)
+        return _reply(parts.newer(seen, FacetChoice.of(request.query_params)))
 
     def all_changes(request: Request) -> Response:
         seen = _seen(request)
-        known = {name: found.run for name, found in runs.all().items()}
+        known = {name: live.run for name, live in runs.all().items()}
         chosen = [n for n in request.query_params.getlist("run") if n in known] or list(known)
         chosen = chosen[:MAX_COMPARED]
         shown = {name: known[name] for name in chosen if known[name].config}
@@ -184,10 +184,10 @@ def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitabl
             if digest and not secrets.compare_digest(_digest(request), digest):
                 return Response("no valid token", 401, refused)
             async with turn:  # runs are read by one request at a time
-                found = await asyncio.to_thread(answer, request)
+                response = await asyncio.to_thread(answer, request)
             for key, value in policy.items():
-                found.headers.setdefault(key, value)
-            return found
+                response.headers.setdefault(key, value)
+            return response
 
         return serve
 
@@ -208,8 +208,8 @@ def _key(html: str) -> str:
     return hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _absent(name: str, found: LiveParts | None) -> Response:
-    mistake = found.run.mistake if found else f"no run {name!r:.80} here"
+def _absent(name: str, parts: LiveParts | None) -> Response:
+    mistake = parts.run.mistake if parts else f"no run {name!r:.80} here"
     return JSONResponse({"error": mistake or "the run has not begun"}, 404)
 
 
@@ -224,10 +224,10 @@ def _seen(request: Request) -> dict[str, Any]:
 
 def _digest(request: Request) -> bytes:
     """Return the digest of the token that a request carries: as a bearer's, or as a password."""
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "basic":
         try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            secret = base64.b64decode(secret, validate=True).decode().partition(":")[2]
         except ValueError:  # no base64, or no text
-            given = ""
-    return hashlib.sha256(given.encode()).digest()
+            secret = ""
+    return hashlib.sha256(secret.encode()).digest()

@@ -85,10 +85,10 @@ class Doing(Event):
         passed = [f"for {duration(self.seconds)}"] if self.seconds >= 1 else []
         if self.total is None:
             return [self.what, *passed]
-        found = [f"{self.what}: {self.done} of {self.total} rows"]
+        head = [f"{self.what}: {self.done} of {self.total} rows"]
         if self.rate is None or self.left_s is None:
-            return [*found, *passed]
-        return [*found, f"{number(self.rate)} a second", f"{duration(self.left_s)} left"]
+            return [*head, *passed]
+        return [*head, f"{number(self.rate)} a second", f"{duration(self.left_s)} left"]
 
 
 @dataclass(frozen=True)
@@ -161,16 +161,16 @@ class Evaluated(Event):
     def lines(self) -> list[Line]:
         """Return the summary: the metric, and after it the others over all sources."""
         low, high = self.interval
-        found = [
+        figures = [
             f"evaluation at step {self.step}",
             f"{self.metric} {number(self.value)} [{number(low)}, {number(high)}]",
         ]
         if self.change is not None:
-            found.append(f"{self.change:+.3f} since the first")
-            found.append(f"best {number(self.best)} at step {self.best_step}")
-        found += [f"{self.samples} samples", f"{self.seconds:.1f} s"]
+            figures.append(f"{self.change:+.3f} since the first")
+            figures.append(f"best {number(self.best)} at step {self.best_step}")
+        figures += [f"{self.samples} samples", f"{self.seconds:.1f} s"]
         others = [(k, v) for k, v in self.metrics.items() if "/" not in k and k != self.metric]
-        return [[*found, *(f"{key} {number(value)}" for key, value in others)]]
+        return [[*figures, *(f"{key} {number(value)}" for key, value in others)]]
 
 
 @dataclass(frozen=True)
@@ -238,22 +238,22 @@ class Finished(Event):
 
     def lines(self) -> list[Line]:
         """Return the first and the last held-out value, what a thought is worth, and the report."""
-        found: list[Line] = []
+        lines: list[Line] = []
         if self.first is not None and self.last is not None:
-            found.append(
+            lines.append(
                 [
                     f"held-out {self.metric}: {self.first:.3f} before GRPO, {self.last:.3f} "
                     f"{describe_interval(self.interval)} after {self.steps} steps"
                 ]
             )
         if worth := self.gain:
-            found.append(
+            lines.append(
                 [
                     f"forced to think {worth['think']:.3f}, forced not to {worth['direct']:.3f}: a "
                     f"thought is worth {worth['gain']:+.3f} [{worth['low']:+.3f}, {worth['high']:+.3f}]"
                 ]
             )
-        return [*found, [f"report: {self.report}"]] if self.report else found
+        return [*lines, [f"report: {self.report}"]] if self.report else lines
 
 
 @dataclass(frozen=True)
