@@ -190,6 +190,7 @@ def worldsense_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
+# Letters of multiple choice as harnesses find them for any task.
 
 
 _PHRASES = (

@@ -85,6 +85,7 @@ def r1_mean_relative_accuracy(stated: float, right: float) -> float:
 
 
 # --------------------------------------------------------------------------------------------------
+# Counts and ratings: CountBench, PixMo-Count, TallyQA, image quality.
 
 
 _WORDS = (

@@ -101,6 +101,7 @@ _TUPLE = re.compile(r"\(([-+]?\d+\.?\d*(?:,\s*[-+]?\d+\.?\d*)*?)\)")
 
 
 # --------------------------------------------------------------------------------------------------
+# Boxes and clicks: RefCOCO, ScreenSpot.
 
 
 Numbers = tuple[float, float, float, float]

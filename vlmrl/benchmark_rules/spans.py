@@ -96,6 +96,7 @@ def next_gqa_overlap(span: Span, right: Span) -> tuple[float, float]:
 
 
 # --------------------------------------------------------------------------------------------------
+# Charades-STA.
 
 
 _PROMPTED = "a specific example is : 20.8 - 30.0 seconds"

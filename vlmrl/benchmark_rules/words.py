@@ -312,6 +312,7 @@ _YES, _NO = ("yes", "yeah", "yep", "true"), ("no", "nope", "false")
 
 
 # --------------------------------------------------------------------------------------------------
+# Free text: ANLS, relaxed accuracy, VQA accuracy, substrings.
 
 
 def anls(answer: str, accepted: tuple[str, ...], cut: float = 0.5) -> float:

@@ -92,6 +92,7 @@ def _ranks(values: Array, weights: Array) -> Array:
 
 
 # --------------------------------------------------------------------------------------------------
+# The aggregates by name, and the interval of each from resampled clusters.
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,7 @@ def class_rows(file: Path) -> list[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------------------------
+# The rows of a split as its data is published: which files, which rows, which columns.
 
 
 INDEX = "__index__"

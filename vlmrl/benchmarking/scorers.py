@@ -155,7 +155,7 @@ def accepted_texts(sample: Sample) -> tuple[str, ...]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Official scorers of tasks about videos and audio, by name: see `vlmrl.benchmarking.scorers`.
+# Official scorers of tasks about videos and audio.
 
 
 def _mvbench(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -332,7 +332,7 @@ VIDEO_SCORERS: dict[str, Scorer] = {
 
 
 # --------------------------------------------------------------------------------------------------
-# Official scorers of single tasks, by name: see `vlmrl.benchmarking.scorers`.
+# Official scorers of single tasks.
 
 
 def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -493,6 +493,7 @@ TASK_SCORERS: dict[str, Scorer] = {
 
 
 # --------------------------------------------------------------------------------------------------
+# Official scorers that several tasks share, and the table of all.
 
 
 def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:

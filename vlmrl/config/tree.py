@@ -80,6 +80,7 @@ def load_yaml(text: str) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
+# From a name to plain values: find the file, follow `extends`, apply `key=value`.
 
 
 SHORT = {

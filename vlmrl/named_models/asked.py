@@ -209,6 +209,7 @@ def _data_url(kind: str, data: bytes) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
+# Attempts, deadline, concurrency and budget of a model that is asked.
 
 
 FIRST_PAUSE = 0.5

@@ -165,6 +165,7 @@ def _devices(chosen: str | None, environment: Mapping[str, str]) -> str | None:
 
 
 # --------------------------------------------------------------------------------------------------
+# The named models of this process: all that name one share its limits and its counts.
 
 
 class _Opened:

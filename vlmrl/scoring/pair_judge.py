@@ -105,6 +105,7 @@ def pair_parts(judgements: Sequence[PairJudgement]) -> dict[str, float]:
 
 
 # --------------------------------------------------------------------------------------------------
+# What verifiers share that ask which of two candidates is better.
 
 
 _RULES = """You compare two candidates' answers to one question. {task}

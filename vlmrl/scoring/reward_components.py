@@ -94,6 +94,7 @@ async def _wait(result: Any) -> Any:
 
 
 # --------------------------------------------------------------------------------------------------
+# A reward as a component: the verifier, its schedule and its deadline.
 
 
 SLOW_DEADLINE = 5.0

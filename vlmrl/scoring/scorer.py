@@ -191,6 +191,7 @@ class FaultLimit:
 
 
 # --------------------------------------------------------------------------------------------------
+# The scorer: every verifier on every completion.
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Laws:
 
 
 # --------------------------------------------------------------------------------------------------
+# The kinds of verifiers, and the wrapper that makes one of a plain function.
 
 
 Scope = Literal["item", "group", "batch"]

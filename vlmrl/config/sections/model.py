@@ -117,6 +117,7 @@ class SftConfig(Section):
 
 
 # --------------------------------------------------------------------------------------------------
+# The sections `model`, `reference`, `teacher` and `models` of a config.
 
 
 Tower = Literal["vision", "audio", "projector", "language"]

@@ -88,6 +88,7 @@ class RolloutConfig(Section):
 
 
 # --------------------------------------------------------------------------------------------------
+# The sections `rewards` and `scoring` of a config.
 
 
 NO_REWARDS = ("reward", "mean", "std", "answered", "length", "share")

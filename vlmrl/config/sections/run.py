@@ -221,6 +221,7 @@ class ControlConfig(Section):
 
 
 # --------------------------------------------------------------------------------------------------
+# The section `run` of a config.
 
 
 class RunConfig(Section):

@@ -211,6 +211,7 @@ def count_tokens(text: str) -> int:
 
 
 # --------------------------------------------------------------------------------------------------
+# The bench: every attack on every kind of case.
 
 
 TOLERANCE = 0.05

@@ -174,6 +174,7 @@ def _characters(font: Path) -> frozenset[int]:
 
 
 # --------------------------------------------------------------------------------------------------
+# All other attacks, each a function from an honest case to completions.
 
 
 MEGABYTE = 1_000_000
