@@ -179,11 +179,11 @@ class _Choice:
     threshold: float
 
     def keep(
-        self, one: Read, group: Sequence[Completion], judged: Sequence[Judged]
+        self, row: Read, group: Sequence[Completion], judged: Sequence[Judged]
     ) -> Demonstration:
         """Return the best of a row's completions that pass, or why none does."""
-        assert one.prompt is not None
-        own = one.own or one.prompt.sample.id
+        assert row.prompt is not None
+        own = row.own or row.prompt.sample.id
         known = [
             (score, verdict.reward, completion)
             for completion, verdict in zip(group, judged, strict=True)
@@ -194,21 +194,21 @@ class _Choice:
             reasons = Counter(
                 verdict.reason or f"no score of {self.metric!r}" for verdict in judged
             )
-            completion = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
-            return Demonstration(*one.place, own, dropped=completion)
+            reason = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
+            return Demonstration(*row.address, own, dropped=reason)
         if not passing:
             return Demonstration(
-                *one.place, own, dropped=f"none has {self.metric} of {self.threshold:g}"
+                *row.address, own, dropped=f"none has {self.metric} of {self.threshold:g}"
             )
         reward, best = max(passing, key=lambda pair: pair[0])
         return Demonstration(
-            *one.place,
+            *row.address,
             own,
             best.text,
             (best.parsed.thought or "").strip(),
             reward,
             len(passing),
-            one.prompt.frame if one.prompt.sample.truth.has_places else None,
+            row.prompt.frame if row.prompt.sample.truth.has_places else None,
         )
 
     def _score(self, one: Judged) -> float | None:
@@ -315,7 +315,7 @@ def _write(
     )
     made = iter(zip(groups, judged, strict=True))
     return [
-        Demonstration(*row.place, row.own, dropped=row.reason)
+        Demonstration(*row.address, row.own, dropped=row.reason)
         if row.prompt is None
         else choice.keep(row, *next(made))
         for row in read

@@ -63,9 +63,9 @@ class _Rater:
         ratings = []
         for row in read:
             if row.prompt is None:
-                ratings.append(Rating(*row.place, row.own, None, None, 0, row.reason))
+                ratings.append(Rating(*row.address, row.own, None, None, 0, row.reason))
                 continue
-            ratings.append(self._sum_up(row.place, row.own or row.prompt.sample.id, next(judged)))
+            ratings.append(self._sum_up(row.address, row.own or row.prompt.sample.id, next(judged)))
         return ratings
 
     def _judge(self, prompts: Sequence[Prompt], seed: int) -> list[list[Judged]]:
@@ -78,16 +78,16 @@ class _Rater:
         seen = [prompt.seen for prompt in prompts]
         return self.scorer.judge(rollouts.completions, samples, whole=False, staged=True, seen=seen)
 
-    def _sum_up(self, place: tuple[str, str, int], own: str, group: Sequence[Judged]) -> Rating:
+    def _sum_up(self, address: tuple[str, str, int], own: str, group: Sequence[Judged]) -> Rating:
         """Return the rating of a row from its completions that have a score, or why none has."""
         scored = [(self._score(verdict), verdict.reward) for verdict in group]
         valid = [(s, r) for s, r in scored if s is not None and r is not None]
         if not valid:
             reasons = Counter(verdict.reason or f"no score of {self.metric!r}" for verdict in group)
-            return Rating(*place, own, None, None, 0, reasons.most_common(1)[0][0])
+            return Rating(*address, own, None, None, 0, reasons.most_common(1)[0][0])
         passed = sum(score >= self.threshold for score, _ in valid)
         reward = sum(reward for _, reward in valid) / len(valid)
-        return Rating(*place, own, passed / len(valid), reward, len(valid))
+        return Rating(*address, own, passed / len(valid), reward, len(valid))
 
     def _score(self, one: Judged) -> float | None:
         if self.metric == "reward":

@@ -39,9 +39,9 @@ Line = TypeVar("Line", Rating, Demonstration)
 
 @dataclass(frozen=True)
 class Read:
-    """A row as it was read: its place, its own id if it has one, and its prompt, or why there is none."""
+    """A row as it was read: its address, its own id if any, and its prompt or why there is none."""
 
-    place: tuple[str, str, int]
+    address: tuple[str, str, int]
     """Source, whole split and row in it."""
     own: str | None
     prompt: Prompt | None
@@ -57,7 +57,7 @@ class RowBlock:
     numbers: tuple[int, int]
 
     @property
-    def places(self) -> list[tuple[str, str, int]]:
+    def addresses(self) -> list[tuple[str, str, int]]:
         """Source, whole split and row in it, of each row."""
         source, split = self.source, self.source.split.partition("[")[0]
         assert isinstance(source.rows, RowsView)
@@ -78,7 +78,7 @@ class RowBlock:
         )
         prompts = iter([prompt for batch in batches for prompt in batch.prompts])
         reasons, readings = bad.reasons(part), []
-        for number, address in enumerate(self.places):
+        for number, address in enumerate(self.addresses):
             reason = reasons.get(number, "")
             prompt = None if reason else next(prompts)
             readings.append(Read(address, row_id(part, number), prompt, reason))
@@ -163,7 +163,7 @@ def write_blocks(
     total = sum(len(block.rows) for block in blocks)
     with Interrupt() as interrupt, output.doing(what, total, len(kept)) as activity:
         for block in blocks:
-            if block.places[0] in done:
+            if block.addresses[0] in done:
                 continue
             if interrupt.asked:
                 return False
@@ -240,12 +240,12 @@ def keep_whole(
     out: Path, before: Sequence[_T], blocks: Sequence[RowBlock], read: ReadFile[_T]
 ) -> list[_T]:
     """Return the lines of blocks that are whole, and leave no others in the file."""
-    by_place = {(line.source, line.split, line.row): line for line in before}
+    by_address = {(line.source, line.split, line.row): line for line in before}
     whole: list[_T] = [
-        by_place[address]
+        by_address[address]
         for block in blocks
-        if all(address in by_place for address in block.places)
-        for address in block.places
+        if all(address in by_address for address in block.addresses)
+        for address in block.addresses
     ]
     if len(whole) < len(before):
         manifest, _ = read(out)
