@@ -22,11 +22,11 @@ import torch
 LARGEST_ERROR = 0.2
 
 
-def next_weight(kl: float, found: float, target: float, horizon: int, completions: int) -> float:
-    """Return the weight after a step whose divergence per token was `found`, if that is a number."""
-    if not math.isfinite(found):
+def next_weight(kl: float, seen: float, target: float, horizon: int, completions: int) -> float:
+    """Return the weight after a step whose divergence per token was `seen`, if that is a number."""
+    if not math.isfinite(seen):
         return kl
-    error = min(max(found / target - 1, -LARGEST_ERROR), LARGEST_ERROR)
+    error = min(max(seen / target - 1, -LARGEST_ERROR), LARGEST_ERROR)
     return kl * (1 + error * completions / horizon)
 
 

@@ -90,8 +90,8 @@ def watching(policy: ServedPolicy) -> Iterator[Recorder]:
             hook.remove()
 
 
-def _note(found: list[torch.Tensor], _: Any, __: Any, output: tuple[torch.Tensor, ...]) -> None:
-    found.append(output[2])
+def _note(choices: list[torch.Tensor], _: Any, __: Any, output: tuple[torch.Tensor, ...]) -> None:
+    choices.append(output[2])
 
 
 # ------------------------------------------------------------------------------------------- vLLM
@@ -156,31 +156,31 @@ class StepRecorder:
         self._found.clear()
 
 
-def join_group(found: Sequence[np.ndarray], num_prompt_tokens: int) -> list[Experts]:
+def join_group(known: Sequence[np.ndarray], num_prompt_tokens: int) -> list[Experts]:
     """Return the choices of a group's completions from what is known of each, prompt included.
 
     Of the prompt all have what the first knows, and what it does not know from the next that does.
     """
-    prompt = found[0][:num_prompt_tokens].copy()
-    for other in found[1:]:
+    prompt = known[0][:num_prompt_tokens].copy()
+    for other in known[1:]:
         unknown = prompt == np.iinfo(prompt.dtype).max
         prompt[unknown] = other[:num_prompt_tokens][unknown]
-    return [Experts(prompt, choices[num_prompt_tokens:].copy()) for choices in found]
+    return [Experts(prompt, choices[num_prompt_tokens:].copy()) for choices in known]
 
 
-def select_layers(routers: Mapping[int, Any], found: np.ndarray, num_tokens: int) -> np.ndarray:
+def select_layers(routers: Mapping[int, Any], known: np.ndarray, num_tokens: int) -> np.ndarray:
     """Return [N, layers, k] of the layers that have experts, of what vLLM tells of all layers.
 
     Raises:
         ValueError: it is not what `num_tokens` tokens of this model have.
     """
     last, some = max(routers), next(iter(routers.values()))
-    if found.ndim != 3 or found.shape[::2] != (num_tokens, some.top_k) or found.shape[1] <= last:
+    if known.ndim != 3 or known.shape[::2] != (num_tokens, some.top_k) or known.shape[1] <= last:
         raise ValueError(
             f"experts: expected {num_tokens} tokens, more than {last} layers and {some.top_k} of each, "
-            f"got {found.shape}"
+            f"got {known.shape}"
         )
-    return found[:, list(routers)].astype(expert_dtype(some.num_experts))
+    return known[:, list(routers)].astype(expert_dtype(some.num_experts))
 
 
 def read_routes(

@@ -128,11 +128,11 @@ def _make(micro: MicroBatch, rows: int, tokens: int) -> torch.Tensor:
     return torch.full((rows, tokens, *some.prompt.shape[1:]), UNKNOWN, dtype=torch.int16)
 
 
-def _put(row: torch.Tensor, found: np.ndarray, start: int, end: int) -> None:
+def _put(row: torch.Tensor, choices: np.ndarray, start: int, end: int) -> None:
     """Write what was found of the first tokens of `row[start:end]`."""
     room = min(end, len(row)) - start
-    some = found[: max(0, room)]
-    numbers = np.where(some == np.iinfo(found.dtype).max, UNKNOWN, some.astype(np.int16))
+    some = choices[: max(0, room)]
+    numbers = np.where(some == np.iinfo(choices.dtype).max, UNKNOWN, some.astype(np.int16))
     row[start : start + len(some)] = torch.from_numpy(numbers)
 
 

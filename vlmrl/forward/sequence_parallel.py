@@ -61,20 +61,20 @@ class Slice:
             return torch.cat([own, own.new_zeros(missing)], dim)
         return own.clone(memory_format=torch.contiguous_format)
 
-    def cut_inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def cut_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments of a decoder for this slice of its rows.
 
         The mask stays whole, as the attention needs it. DeepStack's features are those of the places
         that `visual_pos_masks` [B, T] marks, row after row.
         """
-        cut = dict(given)
-        cut["inputs_embeds"] = self.cut(given["inputs_embeds"], 1)
-        cut["position_ids"] = self.cut(given["position_ids"], -1)
-        if given.get("deepstack_visual_embeds") is not None:
-            marked = given["visual_pos_masks"]
+        cut = dict(inputs)
+        cut["inputs_embeds"] = self.cut(inputs["inputs_embeds"], 1)
+        cut["position_ids"] = self.cut(inputs["position_ids"], -1)
+        if inputs.get("deepstack_visual_embeds") is not None:
+            marked = inputs["visual_pos_masks"]
             own = self.holds(marked.nonzero()[:, 1])
             cut["visual_pos_masks"] = self.cut(marked, 1)
-            cut["deepstack_visual_embeds"] = [x[own] for x in given["deepstack_visual_embeds"]]
+            cut["deepstack_visual_embeds"] = [x[own] for x in inputs["deepstack_visual_embeds"]]
         return cut
 
 

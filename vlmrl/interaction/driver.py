@@ -150,11 +150,11 @@ class _Row:
     starts: list[_Row] = field(default_factory=list)
     """What it was at the start of its second turn, its third one ..., for others to go on from."""
 
-    def write(self, said: Completion) -> None:
+    def write(self, completion: Completion) -> None:
         """Append a turn of the policy; in a world it has earned nothing yet."""
-        self.last = said
+        self.last = completion
         if self.runner is not None:
-            self.trail = self.trail.write(said)
+            self.trail = self.trail.write(completion)
         if self.world is not None:
             self.trail = self.trail.note(reward=0.0, metrics={"done": 0.0})
 
@@ -467,9 +467,9 @@ class _Generation:
     ended: threading.Event = field(default_factory=threading.Event)
     """Set when no rollout is to go on."""
 
-    def begin(self, number: int, said: Sequence[Completion]) -> None:
+    def begin(self, number: int, completions: Sequence[Completion]) -> None:
         """Let the rollouts of a group go on after their first turns."""
-        rows = self.driver._begin(self.batch.prompts[number], said, self.keys[number])
+        rows = self.driver._begin(self.batch.prompts[number], completions, self.keys[number])
         self._submit(number, rows, rows)
 
     def wait(self) -> None:

@@ -244,15 +244,15 @@ def cut(text: str, max_chars: int) -> str:
     return f"{text[:half]}\n[{left_out} characters left out]\n{text[len(text) - half :]}"
 
 
-def check_parts(found: Part | Sequence[Part], limits: CallLimits) -> tuple[str | Shown, ...]:
+def check_parts(reply: Part | Sequence[Part], limits: CallLimits) -> tuple[str | Shown, ...]:
     """Return what is to be shown: texts cut, images as RGB of at most the allowed pixels.
 
     Raises:
         ValueError: there is too much of it.
         TypeError: something is no part.
     """
-    several = isinstance(found, Sequence) and not isinstance(found, str)
-    parts: Sequence[Any] = found if several else [found]  # type: ignore[assignment]
+    several = isinstance(reply, Sequence) and not isinstance(reply, str)
+    parts: Sequence[Any] = reply if several else [reply]  # type: ignore[assignment]
     if len(parts) > limits.max_parts:
         raise ValueError(f"expected at most {limits.max_parts} parts, got {len(parts)}")
     checked = tuple(_check_part(part, limits) for part in parts)

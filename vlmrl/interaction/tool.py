@@ -426,10 +426,10 @@ class Tool:
     def prepare(self) -> None:
         """Load what the first call needs; runs in each worker process, without a time limit."""
 
-    def call(self, name: str, given: Mapping[str, Any], view: View) -> Part | Sequence[Part]:
+    def call(self, name: str, arguments: Mapping[str, Any], view: View) -> Part | Sequence[Part]:
         """Call the function of this name with a policy's arguments.
 
         Raises:
             Refused: the arguments are not those of the function, or it refuses.
         """
-        return self(view, **to_values(self.__call__, given, view.frame))
+        return self(view, **to_values(self.__call__, arguments, view.frame))

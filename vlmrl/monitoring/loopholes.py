@@ -327,14 +327,14 @@ class _Asked:
 
     def add(
         self,
-        one: Measured,
+        entry: Measured,
         what: str,
         completion: Completion,
         sample: Sample,
         by: Sequence[Component],
     ) -> None:
         self.calls.append((completion, sample, by))
-        self.of.append((one, what))
+        self.of.append((entry, what))
 
 
 def measure(
@@ -382,15 +382,15 @@ def _begin(prompt: _Prompt, g: int, completion: Completion, reward: float) -> Me
     return entry
 
 
-def _pay(scorer: Scorer, prompt: _Prompt, one: Measured, verdicts: Mapping[str, Verdict]) -> None:
+def _pay(scorer: Scorer, prompt: _Prompt, entry: Measured, verdicts: Mapping[str, Verdict]) -> None:
     """Note what item verifiers paid, and the share of it that depends on no truth."""
-    one.own = _combined(scorer, prompt.components, verdicts)
-    if one.own is None:
+    entry.own = _combined(scorer, prompt.components, verdicts)
+    if entry.own is None:
         return
     paid = [(c, c.weight * (verdicts[c.label].score or 0.0)) for c in prompt.components]
     whole = sum(value for _, value in paid)
     if whole > 0:
-        one.form_share = sum(value for c, value in paid if not _reads_truth(c)) / whole
+        entry.form_share = sum(value for c, value in paid if not _reads_truth(c)) / whole
 
 
 def _answer(scorer: Scorer, asked: _Asked) -> None:

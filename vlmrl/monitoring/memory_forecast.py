@@ -376,10 +376,10 @@ def _length(completion: Completion) -> int:
     return len(completion.token_ids if suffix is None else suffix.encoded.ids)
 
 
-def _make_micro(prompt: Prompt, prompts: int, each: int, one: Completion) -> MicroBatch:
+def _make_micro(prompt: Prompt, prompts: int, each: int, completion: Completion) -> MicroBatch:
     """Return `each` completions like this one for each of `prompts` equal prompts."""
-    max_tokens = len(one.token_ids)
-    rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((one,) * each,) * prompts)
+    max_tokens = len(completion.token_ids)
+    rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((completion,) * each,) * prompts)
     shape = rollouts.shape
     everything = Advantages(
         torch.ones(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)

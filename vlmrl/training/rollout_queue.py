@@ -193,8 +193,8 @@ class RolloutQueue:
         self._saved = deque(state)
         self._observed = observed
 
-    def _issue(self, step: int, extra: int, place: int) -> _PendingBatch:
-        """Draw the next batch, which is trained on at most `place` steps after this one."""
+    def _issue(self, step: int, extra: int, ahead: int) -> _PendingBatch:
+        """Draw the next batch, which is trained on at most `ahead` steps after this one."""
         saved = self._saved.popleft() if self._saved else None
         if saved is not None:
             step, extra = saved["key"]
@@ -203,7 +203,7 @@ class RolloutQueue:
         batch = self._loader.next(draw.prompts, progress)
         finished: dict[int, Mapping[str, Any]] = {}
         if saved is not None:
-            oldest = self._policy.version + place - self._staleness
+            oldest = self._policy.version + ahead - self._staleness
             finished = self._young_groups(saved["groups"], batch, draw.group_size, oldest)
         groups = {
             number: self._restore_group(batch.prompts[number], group)

@@ -259,7 +259,7 @@ def add_groups(
 def pay(
     rewards: Rewards,
     label: str,
-    found: Mapping[tuple[int, int], Verdict],
+    verdict_of: Mapping[tuple[int, int], Verdict],
     weight: float = 1.0,
 ) -> Rewards:
     """Return the rewards with a further verdict, `label`, on completion (p, g) for each found.
@@ -268,7 +268,7 @@ def pay(
     """
     total, valid = rewards.total.clone(), rewards.valid.clone()
     verdicts = [list(group) for group in rewards.verdicts]
-    for (p, g), verdict in found.items():
+    for (p, g), verdict in verdict_of.items():
         verdicts[p][g] = {**verdicts[p][g], label: verdict}
         if verdict.applies:
             valid[p, g] = verdict.score is not None

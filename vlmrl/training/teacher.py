@@ -188,18 +188,18 @@ def build_teacher(config: Config, policy: Policy, asked: bool) -> Teacher | None
     return ServedTeacher(url, timeout, policy, token)
 
 
-def _place(config: Config, given: TeacherConfig) -> tuple[str, str, str, float]:
+def _place(config: Config, teacher: TeacherConfig) -> tuple[str, str, str, float]:
     """Return the path of a teacher's checkpoint, or the address, token and time limit of its server."""
-    if given.model is None:
-        return given.path or "", given.url or "", os.environ.get(TOKEN, ""), given.timeout_s
-    if given.model not in config.models:
+    if teacher.model is None:
+        return teacher.path or "", teacher.url or "", os.environ.get(TOKEN, ""), teacher.timeout_s
+    if teacher.model not in config.models:
         raise UserError(
-            f"teacher.model: expected one of models, got {given.model!r}"
-            f"{nearest(given.model, sorted(config.models))}"
+            f"teacher.model: expected one of models, got {teacher.model!r}"
+            f"{nearest(teacher.model, sorted(config.models))}"
         )
-    named = config.models[given.model]
+    named = config.models[teacher.model]
     try:
-        if path := checkpoint_of(given.model, named, config.model.path):
+        if path := checkpoint_of(teacher.model, named, config.model.path):
             return path, "", "", named.timeout_s
     except ValueError as error:
         raise UserError(f"teacher.model: {error}") from error

@@ -51,10 +51,10 @@ class Fleet(Protocol):
     address: str
     """Where the servers reach this machine."""
 
-    def launch(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Start every server that does not run with these arguments and model files yet; do not wait.
 
-        `given` are arguments of `vllm.LLM` but for the model; `files` are the model's, by name.
+        `arguments` are those of `vllm.LLM` but for the model; `files` are the model's, by name.
         """
 
     def look(self) -> tuple[list[str], int]:

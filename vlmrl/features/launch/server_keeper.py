@@ -67,9 +67,9 @@ class Status:
     """Why it is DEAD."""
 
 
-def digest_of(given: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+def digest_of(arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
     """Return what stands for a model and its arguments; the same after it was saved and loaded."""
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode())
     for name, content in sorted(files.items()):
         essence = _essence(content) if name.endswith(".json") else content
         digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(essence).digest())
@@ -119,16 +119,16 @@ class ServerKeeper:
         """Return the process id of the server, and of its process group."""
         return self._server.pid
 
-    def launch(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Start the server with these arguments and model files; one that runs with them becomes STALE."""
-        model = digest_of(given, files)
+        model = digest_of(arguments, files)
         with self._lock:
             running = self._status.state in (ServerState.STALE, ServerState.READY)
             self._restarts = 0
             if running and self._status.model == model:
                 self._status = Status(ServerState.STALE, model, self._status.url)
             elif self._status != Status(ServerState.STARTING, model):
-                self._asked, self._due = (given, files), True
+                self._asked, self._due = (arguments, files), True
                 self._status = Status(ServerState.STARTING, model)
 
     def restart(self, url: str) -> None:
@@ -184,7 +184,7 @@ class ServerKeeper:
                 if self._status is before:
                     self._status = Status(ServerState.STALE, before.model, self._server.url)
 
-    def _start(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def _start(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         self._server.stop()
         folder = Path(self._folder.name)
         model = folder / "model"  # it stays: vLLM reads it again when the first video comes
@@ -194,7 +194,9 @@ class ServerKeeper:
         own: dict[str, Any] = {"model": str(model)}
         if self._gpus > 1:
             own["tensor_parallel_size"] = self._gpus
-        self._server.launch(command_line({**given, **own}), {}, folder, self._host, self._program)
+        self._server.launch(
+            command_line({**arguments, **own}), {}, folder, self._host, self._program
+        )
 
 
 # ---------------------------------------------------------------------------------------- in the driver
@@ -281,11 +283,11 @@ class KeptServers:
         self._model: tuple[Mapping[str, Any], Mapping[str, bytes]] = {}, {}
         self._digest = ""
 
-    def launch(self, given: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """See `Fleet`."""
-        self._model, self._digest = (given, files), digest_of(given, files)
+        self._model, self._digest = (arguments, files), digest_of(arguments, files)
         for keeper in self._keepers:
-            keeper("launch", given, files)
+            keeper("launch", arguments, files)
 
     def look(self) -> tuple[list[str], int]:
         """See `Fleet`. A keeper that is new, since its node was lost, is told what to serve."""

@@ -121,6 +121,6 @@ class Rehearsal(Strategy):
         return int(numbers[0]) if len(numbers) else None
 
 
-def _told(done: int, total: int, found: int, left_s: float) -> str:
+def _told(done: int, total: int, kept: int, left_s: float) -> str:
     left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
-    return f"rehearsal: {done} of {total} rows tried, {found} near-perfect, {left} left"
+    return f"rehearsal: {done} of {total} rows tried, {kept} near-perfect, {left} left"
