@@ -269,7 +269,7 @@ def group_rows(rows: Sequence[RowScore], column: str) -> dict[str, list[RowScore
 
 
 def rows_of(number: str, by: str, rows: Sequence[RowScore]) -> Rows:
-    """Return what an aggregate needs of rows, none of which is a fault in this number."""
+    """Return what an aggregate needs of rows without a fault in this number."""
     return Rows(
         np.array([row.score(number) for row in rows], float),
         [row.groups.get(by, "") for row in rows],

@@ -89,7 +89,7 @@ class Condition:
 
 
 def matching(rows: Rows, condition: Condition, name: str) -> list[int]:
-    """Return the positions of the rows of which a condition holds; `name` is what messages call the rows.
+    """Return the positions of the rows that meet a condition; messages call the rows `name`.
 
     A row that cannot be read is among them: it is refused and counted when it is drawn.
 

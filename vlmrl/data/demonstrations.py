@@ -169,7 +169,7 @@ def read_demonstrations(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int,
 def with_demonstrations(
     rows: RowsView, path: Path, manifested: Mapping[str, Any]
 ) -> tuple[RowsView, str]:
-    """Return the rows of which a demonstration is kept, with it under `DEMO`, and a short digest of these.
+    """Return the rows that have a kept demonstration (under `DEMO`), and a short digest of these.
 
     `manifested` is what the manifest says of the source: name, card, options and split.
 
@@ -197,7 +197,7 @@ def with_demonstrations(
 
 
 class _Demonstrated(Sequence[Mapping[str, Any]]):
-    """All rows of a split, those of which a demonstration is kept with it."""
+    """All rows of a split; a row with a kept demonstration carries it."""
 
     def __init__(self, rows: Rows, found: Mapping[int, Demonstration]) -> None:
         self._rows, self._found = rows, found

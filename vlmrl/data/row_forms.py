@@ -93,7 +93,7 @@ def check_all(
 
 
 def check_applies(sample: Sample) -> None:
-    """Refuse a sample of whose own verifiers none can speak.
+    """Refuse a sample if none of its own verifiers applies to it.
 
     Raises:
         UserError: its truth has nothing that one of them needs.

@@ -105,7 +105,7 @@ Finished = Callable[[int, tuple[Completion, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do; whoever uses engines asks this, never for a class."""
+    """What an engine can do; callers ask this and never test for a class."""
 
     exact: bool = False
     """Its log-probs equal the trainer's; then no importance correction is needed."""

@@ -138,7 +138,7 @@ def _cost(rollouts: Rollouts, advantages: Advantages, p: int, sharing: Sharing) 
 
 
 def _given_to(rollouts: Rollouts, teams: Sequence[int | None]) -> Rollouts:
-    """Return the rollouts at homes in these teams of ranks, all of which get what they lack.
+    """Return the rollouts with each prompt at home in its team; every rank of the team gets missing parts.
 
     Prompts for None stay where they are: nothing of them is trained on.
     """

@@ -84,7 +84,7 @@ def slice_weights(
     mesh: DeviceMesh,
     left_whole: set[torch.nn.Parameter],
 ) -> Any:
-    """Leave this rank its rows of all weights but those; the forward of what is returned is the root's."""
+    """Shard all weights except `left_whole`; return the root module, whose forward is the model's."""
     mixed = MixedPrecisionPolicy()
     if config.dtype == "bfloat16":
         mixed = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)

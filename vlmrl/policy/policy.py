@@ -157,7 +157,7 @@ class Policy:
 
     @property
     def in_step(self) -> str | None:
-        """The key of the config that makes ranks run their forwards together; None: each runs its own."""
+        """Config key that forces ranks to run forwards together, or None."""
         if self.sharded is not None:
             return "distributed.strategy fsdp2"
         return None if self.split is None else "distributed.sequence_parallel"

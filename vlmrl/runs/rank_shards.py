@@ -127,7 +127,7 @@ def _gather_numbers(
 
 
 def _stand_ins(home: int, sizes: np.ndarray, *columns: np.ndarray) -> Iterator[Group]:
-    """Yield the groups of a rank of which these are the numbers, see `_gather_numbers`."""
+    """Yield stand-ins for the groups of a rank, made from its numbers (`_gather_numbers`)."""
     *of_each, runs, versions = columns
     pairs = [(int(version), int(count)) for version, count in versions.reshape(-1, 2)]
     begins = np.cumsum(runs) - runs

@@ -38,7 +38,7 @@ class Experts:
     """[F, layers, k] of the first tokens that follow the prompt; an engine computes nothing of the last."""
 
     def then(self, later: Experts) -> Experts:
-        """Return the choices of a rollout of which `later` is a further turn, asked for with all before it.
+        """Return the choices of a rollout after one more turn; `later` was asked for with all before it.
 
         What was chosen when a token was sampled counts, not what was when it was read again.
         """

@@ -70,7 +70,7 @@ class Calls:
         self._begun: dict[tuple[Spec, int], tuple[Sample, Any]] = {}
 
     def begin(self, c: Component, completion: Completion, sample: Sample, *shown: Any) -> None:
-        """Start a call of which `start` is to return the future later, while the completion lives."""
+        """Start a call early; `start` returns its future later, as long as the completion lives."""
         key = (c.spec, id(completion))
         self._begun[key] = sample, self.start(c, completion, sample, *shown)
         weakref.finalize(completion, self._begun.pop, key, None).atexit = False

@@ -46,15 +46,15 @@ class SourceConfig(Named):
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows."""
     where: str | None = None
-    """Use only rows, of the first `limit`, of whose columns of numbers this holds: `1 < level <= 3`, with
-    `and`, `or`, `not`. Held-out sources have their own."""
+    """Use only rows that meet this condition on columns of numbers: `1 < level <= 3`, with `and`, `or`,
+    `not`. It is applied to the first `limit` rows. Held-out sources have their own."""
 
     ratings: str | None = None
     """File of `vlmrl data rate` whose `pass_rate`, `reward` and `n` become columns of the rows, for `where`
     and samplers. Held-out sources have their own."""
     demonstrations: str | None = None
-    """File of `vlmrl data demonstrate`: use only rows of which it keeps what a teacher wrote, and that as
-    their demonstration. Held-out sources have their own."""
+    """File of `vlmrl data demonstrate`: use only rows for which it keeps a teacher's answer, with that answer
+    as their demonstration. Held-out sources have their own."""
 
     @model_validator(mode="before")
     @classmethod

@@ -22,11 +22,11 @@ class BranchingConfig(Section):
     initial: int = Field(ge=1)
     """Rollouts of a group that begin at the prompt; fewer than `rollout.group_size`."""
     chance: float = Field(0.5, ge=0, le=1)
-    """Probability to branch off a turn at whose start the policy is as sure as in its first turn."""
+    """Probability of branching at a turn at which the policy is as sure as in its first turn."""
     per_entropy: float = 0.2
-    """What is added to it for a rise of the entropy by that of a uniform choice of all tokens."""
+    """Added to `chance` for each unit of rise; a unit is the entropy of a uniform choice of a token."""
     tokens: int = Field(20, ge=1)
-    """First tokens of a turn of which the entropy is taken."""
+    """The entropy of a turn is summed over this many of its first tokens."""
 
 
 class TurnsConfig(Section):

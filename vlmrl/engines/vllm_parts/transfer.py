@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 Name = Literal["file", "tcp", "nccl", "ipc"]
 
 PROOF_S = 5.0
-"""Seconds within which whoever connects must prove that it is a worker."""
+"""Seconds within which a new connection must prove that it is a worker."""
 LINK_S = 10.0
 """Seconds within which a worker must reach the one before it."""
 LOOK_S = 0.2
@@ -490,7 +490,7 @@ def _assemble(
 def _link(members: Sequence[_Member], timeout: float) -> list[_Member]:
     """Give every worker its place; return those that the trainer sends to: the first, if all can link.
 
-    Patience decreases along the chain, so that who waits for one that hangs gives it up, and none before.
+    Each worker's timeout is shorter than its predecessor's, so a hung worker's neighbour times out first.
     """
     for number, member in enumerate(members):
         before = members[number - 1].address if number else None
@@ -530,7 +530,7 @@ class _Place:
     """A worker's place in the chain."""
 
     before: socket.socket
-    """Whence the weights come: the trainer, or another worker."""
+    """Upstream socket: to the trainer, or to the worker before this one."""
     behind: socket.socket | None
 
     def pass_on(self, part: memoryview) -> None:
@@ -636,7 +636,7 @@ def _hear(connection: socket.socket) -> dict[str, Any]:
 
 
 def _send_bytes(connection: socket.socket, view: memoryview) -> None:
-    """Send all in parts, for each of which the connection's time limit holds."""
+    """Send all in parts; the connection's time limit holds for each part."""
     for start in range(0, len(view), PART):
         connection.sendall(view[start : start + PART])
 

@@ -35,7 +35,7 @@ class TurnGrpo(Grpo):
     weight over its scale); so much is taken from the last turn, on which the rest is paid. 0: no
     reward of the source looks at it."""
     refused: float = 0.0
-    """Added for a turn of which a call was refused; ERA: -0.5."""
+    """Added for a turn with a refused call; ERA: -0.5."""
 
     def __post_init__(self) -> None:
         Grpo.__post_init__(self)

@@ -67,17 +67,17 @@ class Doing(Event):
     done: int
     """Rows done."""
     total: int | None
-    """Rows to do; null where nothing can be counted."""
+    """Rows to do; null if nothing can be counted."""
     seconds: float
     """Seconds since it began."""
     ended: bool
     rate: float | None
     """Rows a second since it began; null before the first."""
     left_s: float | None
-    """Seconds left at this rate; null where it or `total` is not known."""
+    """Seconds left at this rate; null if the rate or `total` is unknown."""
 
     def lines(self) -> list[Line]:
-        """Return how far it is, with rate and time left where they are known."""
+        """Return the progress, with rate and time left if they are known."""
         return [self.parts()]
 
     def parts(self) -> Line:
@@ -422,7 +422,7 @@ class Demonstrated(Event):
     rows: int
     """Rows in the file."""
     kept: int
-    """Rows of which an answer is kept."""
+    """Rows with a kept answer."""
     dropped: Mapping[str, int]
     """The ten commonest reasons for which none is, each with its rows."""
     named: Sequence[str]

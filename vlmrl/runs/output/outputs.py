@@ -208,7 +208,7 @@ class JsonLines(Output):
         self.pass_on(json.dumps(to_json(event), ensure_ascii=False, allow_nan=False) + "\n")
 
     def pass_on(self, text: str) -> None:
-        """Write lines, each of which is an object."""
+        """Write lines, each a JSON object."""
         if self._silent:
             return
         with self._lock:  # an activity speaks from a thread of its own
