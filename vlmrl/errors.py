@@ -51,3 +51,7 @@ class MediaError(UserError):
 
 class NotFinite(UserError):
     """A NaN or an infinity in weights, logits or rewards; the message names what is not finite."""
+
+
+class NothingScored(UserError):
+    """An evaluation without any value of its metric; every rank raises it together."""

@@ -10,7 +10,6 @@ import pytest
 
 from helpers.driving import end_every_turn, run_turn
 from vlmrl import plugins
-from vlmrl.assemble import turns
 from vlmrl.assemble.lifecycle import train
 from vlmrl.assemble.turns import opened_tools, tools_by_source, with_tools
 from vlmrl.config import SourceConfig, VideoConfig, parse
@@ -21,6 +20,7 @@ from vlmrl.features.benchmarks.evaluate import evaluate_model
 from vlmrl.features.check import doctor_bench
 from vlmrl.features.check import doctor_model as doctor_turns
 from vlmrl.interaction import driver
+from vlmrl.interaction import tools as tools_room
 from vlmrl.interaction.driver import Driver
 from vlmrl.interaction.tool import Shown, View
 from vlmrl.interaction.tools import AskedCall, Toolbox
@@ -103,7 +103,7 @@ def test_a_source_that_is_named_twice_opens_its_tools_once(tmp_path, monkeypatch
             super().__post_init__()
             opened.append(self)
 
-    monkeypatch.setattr(turns, "Toolbox", Counted)
+    monkeypatch.setattr(tools_room, "Toolbox", Counted)
     source = SourceConfig(card="shapes", tools=["calculator"])
     chosen = [source, SourceConfig(card="shapes"), source]
     with opened_tools(config_of(tmp_path), chosen, "pixel") as tools:

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import ahead_config, begin_training
+from vlmrl.errors import NothingScored
 from vlmrl.policy import checkpoint
 from vlmrl.schema import Rewards, Rollouts, Verdict
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.training.evaluation import NothingScored, average_pass_at_k
+from vlmrl.training.evaluation import average_pass_at_k
 
 EVALUATED = ["evaluation={every: 2, limit: 3, metric: reward}", "run.save_every=100"]
 

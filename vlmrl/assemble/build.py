@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,12 +34,8 @@ from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine, RunningEngine
-from vlmrl.engines.vllm_parts.server import Fleet
-from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
-from vlmrl.interaction.driver import RunningDriver
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.monitoring.loopholes import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
@@ -55,8 +51,12 @@ from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
-from vlmrl.training.teacher import build_teacher
 from vlmrl.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from vlmrl.engines.vllm_parts.server import Fleet
+    from vlmrl.monitoring.loopholes import LoopholeWatch
+    from vlmrl.training.teacher import Teacher
 
 # --------------------------------------------------------------------------------------------------
 # A negative control: the same rewards, permuted over the whole batch. Nothing can be learned from them.
@@ -151,7 +151,7 @@ def build_trainer(
         num_held_out=sum(len(source.rows) for source in held_out),
         benchmarks=benchmarks,
         strategies=strategies,
-        teacher=build_teacher(config, policy, any("teacher" in passes_of(a) for a in algorithms)),
+        teacher=_build_teacher(config, policy, algorithms),
         checks=checks,
         loopholes=build_loophole_watch(config, scorer, tracker),
         timers=timers,
@@ -173,8 +173,22 @@ def _build_policy(
     return Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
 
 
+def _build_teacher(
+    config: Config, policy: Policy, algorithms: Sequence[Algorithm]
+) -> Teacher | None:
+    asked = any("teacher" in passes_of(algorithm) for algorithm in algorithms)
+    if config.teacher is None and not asked:
+        return None
+    # A plain run loads half of the package: what few configs ask for is imported where it is built.
+    from vlmrl.training.teacher import build_teacher
+
+    return build_teacher(config, policy, asked)
+
+
 def build_loophole_watch(config: Config, scorer: Scorer, tracker: RunLog) -> LoopholeWatch:
     """Build what compares the reward with other readings of the same answers."""
+    from vlmrl.monitoring.loopholes import LoopholeWatch
+
     every = config.checks.loopholes_every
     return LoopholeWatch(scorer, every, config.folder, tracker.message)
 
@@ -194,7 +208,7 @@ def build_checks(
     tracker: RunLog,
 ) -> Checks:
     """Build the checks of a run, which look at prompts with media."""
-    most, turns = config.last.rollout.max_tokens, isinstance(engine, RunningDriver)
+    most, turns = config.last.rollout.max_tokens, any(s.acts for s in config.named_sources)
     return Checks(config.checks, policy, engine, scorer, shown, most, tracker.message, turns)
 
 
@@ -206,6 +220,8 @@ def build_engine(config: Config, fleet: Fleet | None) -> Engine:
     """
     engine: Engine = plugins.build("engine", config.engine.name, config.engine.options)
     if fleet is not None:
+        from vlmrl.engines.vllm_server import VllmServer
+
         if not isinstance(engine, VllmServer):
             raise UserError(
                 f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"

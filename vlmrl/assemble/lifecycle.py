@@ -9,7 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,27 +25,23 @@ from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
 from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
-from vlmrl.named_models.opened import keeping_replies
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import STATE_SIZE, adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import towers_with_lr
-from vlmrl.runs import mirror, run_folder, run_lock
-from vlmrl.runs.mirror import Mirror
+from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
-from vlmrl.runs.output.terminal import choose
 from vlmrl.system import distributed, files, processes
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.training import sft
 from vlmrl.training.divergence import set_reference
-from vlmrl.training.evaluation import evaluate
 from vlmrl.training.strategy import restore_state
 from vlmrl.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from vlmrl.training.trainer import Trainer
+    from vlmrl.runs.mirror import Mirror
+    from vlmrl.training.sft import Stage
 
 
 # --------------------------------------------------------------------------------------------------
@@ -192,6 +188,9 @@ def train(
         ExitStack() as stack,
     ):
         if output is None:
+            # A plain run loads half of the package: what it may not need is imported where it is built.
+            from vlmrl.runs.output.terminal import choose
+
             output = stack.enter_context(choose())
         say = functools.partial(_say, output)
         if (
@@ -200,8 +199,26 @@ def train(
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(files.pausing(say))
-        copies = stack.enter_context(mirror.opened(config, say))
+        copies = stack.enter_context(_open_mirror(config, say))
         return _run(config, pools, copies, until, output, write_report)
+
+
+def _open_mirror(
+    config: Config, say: Callable[[str], None]
+) -> AbstractContextManager[Mirror | None]:
+    if config.run.mirror is None:
+        return nullcontext()
+    from vlmrl.runs import mirror
+
+    return mirror.opened(config, say)
+
+
+def _keep_replies(config: Config) -> AbstractContextManager[None]:
+    if not config.models:
+        return nullcontext()
+    from vlmrl.named_models.opened import keeping_replies
+
+    return keeping_replies(run_folder.replies_folder(config.folder))
 
 
 def _say(output: Output, line: str) -> None:
@@ -226,8 +243,7 @@ def _run(
             if copies is not None:
                 copies.finish()
             return summary
-    replies = keeping_replies(run_folder.replies_folder(config.folder))
-    with replies, ExitStack() as stack, Interrupt() as interrupt:
+    with _keep_replies(config), ExitStack() as stack, Interrupt() as interrupt:
         trainer = build_trainer(config, start, progress, stack, pools, output)
         trainer.checkpoints.mirror = copies
         if until is not None:
@@ -262,13 +278,14 @@ def run_cold_start(
     trainer: Trainer, start: Path | None, progress: Progress, interrupt: Interrupt
 ) -> bool:
     """Imitate the demonstrations if the config asks for it and it is not done yet; False if interrupted."""
-    config, policy = trainer.config, trainer.policy
-    if config.sft is None or progress.phase == "rl":
+    config, policy, settings = trainer.config, trainer.policy, trainer.config.sft
+    if settings is None or progress.phase == "rl":
         if start and progress.phase == "sft":  # the cold start of another config
             checkpoint.restore_adapter(start, policy)
         return True
+    from vlmrl.training import sft
+
     trainer.engine.rest()
-    settings = config.sft
     chosen = settings.sources or config.data.train
     sources = [open_configured(config, source) for source in chosen]
     name, decay = config.optimizer.name, settings.weight_decay
@@ -287,7 +304,7 @@ def run_cold_start(
             checkpoint.restore(start, policy, progress)
             loader.restore(progress.loader)
 
-        def save(stage: sft.Stage) -> None:
+        def save(stage: Stage) -> None:
             state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
             name = f"checkpoint of the cold start, step {stage.step}"
             with finite.naming(name), trainer.tracker.doing(f"saving the {name}") as saving:
@@ -351,6 +368,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
 
 def _build_validator(trainer: Trainer) -> Callable[[], float]:
     """Return a function that measures the cold start's stopping metric on its validation sources."""
+    from vlmrl.training.evaluation import evaluate
+
     config = trainer.config
     settings = config.sft
     assert settings is not None

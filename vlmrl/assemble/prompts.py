@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
 from vlmrl.assemble.turns import tools_by_source
@@ -17,13 +17,14 @@ from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source
-from vlmrl.interaction.tools import Runner
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import AnswerForm, Prompt, PromptBatch, Sample
 from vlmrl.schema.media import Decoded
 from vlmrl.system import distributed
-from vlmrl.training.sft import Writer, demonstrating
 from vlmrl.truths import prompting
+
+if TYPE_CHECKING:
+    from vlmrl.interaction.tools import Runner
 
 
 def build_prompt_maker(
@@ -82,6 +83,9 @@ def build_loader(
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     make = prompt_maker_of(config, policy, processor)
     if tools:
+        # A plain run loads half of the package: not what writes the turns of demonstrations.
+        from vlmrl.training.sft import Writer, demonstrating
+
         make = demonstrating(make, Writer(policy.family, processor or policy.processor), tools)
     return Loader(
         with_audio(sources, policy.family),

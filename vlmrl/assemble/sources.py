@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmrl import plugins
-from vlmrl.benchmarking.base import OURS, BenchmarkCard, open_benchmark
 from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, stages
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
@@ -38,6 +37,9 @@ def open_benchmarks(config: Config) -> list[Source]:
 
 
 def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
+    # A plain run loads half of the package: benchmarks and their rules only where a config names one.
+    from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+
     benchmark = open_benchmark(chosen.name, _benchmark_path(chosen))
     card = BenchmarkCard(benchmark, chosen.protocol)
     rows = card.rows(benchmark.split)
@@ -146,7 +148,13 @@ def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
     instructed = {s.label: s.instruct for _, s in reversed(_named(config))}
-    return instructed | {b.name: b.protocol == OURS for b in _benchmarks(config)}
+    return instructed | {b.name: _instructs(b) for b in _benchmarks(config)}
+
+
+def _instructs(chosen: BenchmarkConfig) -> bool:
+    from vlmrl.benchmarking.base import OURS
+
+    return chosen.protocol == OURS
 
 
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:

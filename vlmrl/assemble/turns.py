@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vlmrl import plugins
 from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
-from vlmrl.interaction.driver import Branching, Driver, TurnLimits
-from vlmrl.interaction.environment import Environment
-from vlmrl.interaction.tool import Tool
-from vlmrl.interaction.tools import Runner, Toolbox
-from vlmrl.interaction.worlds import Worlds
 from vlmrl.media.access import Access
 from vlmrl.schema import Space
+
+if TYPE_CHECKING:
+    from vlmrl.interaction.driver import Driver
+    from vlmrl.interaction.environment import Environment
+    from vlmrl.interaction.tool import Tool
+    from vlmrl.interaction.tools import Runner
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
@@ -39,6 +40,9 @@ def drive(
 
     `access` is by label what files their tools may open.
     """
+    # A plain run loads half of the package: not what lets completions act.
+    from vlmrl.interaction.driver import Branching, Driver, TurnLimits
+
     limits = TurnLimits(**turns.limits())
     branching = Branching(**turns.branching.model_dump()) if turns.branching else None
     acting = {source.label: source for source in sources if source.acts}
@@ -84,6 +88,9 @@ def _acting(config: Config) -> list[SourceConfig]:
 
 
 def _open(source: SourceConfig, turns: TurnsConfig, access: Access, space: Space) -> Runner:
+    from vlmrl.interaction.tools import Toolbox
+    from vlmrl.interaction.worlds import Worlds
+
     tools, environment = _build(source.tools), _environment(source)
     if environment is None:
         return Toolbox(tools, space, turns.workers, access=access)

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from vlmrl.data.card import Card
-from vlmrl.data.files.rows import Rows, RowsView, narrowed
+from vlmrl.data.files.rows import DEMO, Rows, RowsView, narrowed
 from vlmrl.data.ratings import MANIFEST
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Truth
@@ -104,10 +104,6 @@ def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = 
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-DEMO = "__demonstration__"
-"""Key of a row under which its demonstration is, a `Demo`."""
 
 
 @dataclass(frozen=True, slots=True)

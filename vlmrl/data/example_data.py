@@ -19,7 +19,6 @@ from typing import Any
 
 import vlmrl
 from vlmrl.errors import UserError
-from vlmrl.media.download import download
 from vlmrl.plugins import nearest
 from vlmrl.system.files import writing
 
@@ -190,6 +189,8 @@ def _released_archive() -> str | None:
 def _read(archive: str, scratch: str) -> bytes:
     """Return the bytes of an archive; the user named its URL, so that it may be of this network."""
     if "://" in archive:
+        from vlmrl.media.download import download  # a run never downloads it
+
         return download(archive, SECONDS, MAX_ARCHIVE_BYTES, allow_private=True, cache=scratch)
     path = Path(archive)
     if path.stat().st_size > MAX_ARCHIVE_BYTES:

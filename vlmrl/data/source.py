@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,18 +19,17 @@ from vlmrl.answers import templates
 from vlmrl.config import Config, DataConfig, SourceConfig, tree
 from vlmrl.data import example_data
 from vlmrl.data.card import Card, read_split, select
-from vlmrl.data.conditions import Condition, matching
-from vlmrl.data.demonstrations import DEMO, with_demonstrations
 from vlmrl.data.files.opening import FORMATS, file_split
-from vlmrl.data.files.rows import WHERE, RowsView, narrowed, number
-from vlmrl.data.layout_recognition import card_of_path
-from vlmrl.data.ratings import with_ratings
+from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
 from vlmrl.data.row_forms import check_applies
 from vlmrl.data.sampler import SourceRows
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Rewards, Rollouts, Sample, Template
 from vlmrl.system.extras import import_extra
+
+if TYPE_CHECKING:
+    from vlmrl.data.conditions import Condition
 
 MAX_EXAMPLES = 8
 """Most solved samples before a question: each brings its media into every prompt."""
@@ -133,12 +132,18 @@ def open_source(
     condition = read_condition(config)
     split, rows = config.split, select(card, config.split)[: config.limit]
     if config.ratings is not None:
+        from vlmrl.data.ratings import with_ratings  # what few sources name is loaded with them
+
         rows, digest = with_ratings(rows, Path(config.ratings), rated_as(config))
         split = f"{split} rated {digest}"
     if config.demonstrations is not None:
+        from vlmrl.data.demonstrations import with_demonstrations
+
         rows, digest = with_demonstrations(rows, Path(config.demonstrations), rated_as(config))
         split = f"{split} demonstrated {digest}"
     if condition is not None:
+        from vlmrl.data.conditions import matching
+
         positions = matching(rows, condition, f"{config.label} {split}")
         # What is called so is these very rows: for a resume, and for the list of bad rows.
         split, rows = f"{split} where {condition.text}", RowsView(rows, positions)
@@ -210,8 +215,12 @@ def read_condition(config: SourceConfig) -> Condition | None:
     Raises:
         UserError: it is not written as one.
     """
+    if config.where is None:
+        return None
+    from vlmrl.data.conditions import Condition
+
     try:
-        return None if config.where is None else Condition(config.where)
+        return Condition(config.where)
     except UserError as error:
         raise UserError(f"source {config.label!r}: where: {error}") from error
 
@@ -240,6 +249,8 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
     name, options = example_data.resolve(config.card), example_data.resolve(config.options)
     if not _is_data(name):
         return name, options
+    from vlmrl.data.layout_recognition import card_of_path  # data without a card
+
     return card_of_path(name, options), {"path": name, **options}
 
 

@@ -20,7 +20,6 @@ from pebble import ProcessExpired
 
 from vlmrl.errors import MediaError, MissingExtra, UserError
 from vlmrl.media.access import Access, DiskError, Reading, check_disk, locate, open_media
-from vlmrl.media.audio import load_audio
 from vlmrl.media.image import (
     PLAIN_BYTES,
     PLAIN_COUNT,
@@ -29,7 +28,6 @@ from vlmrl.media.image import (
     measure,
     read_header,
 )
-from vlmrl.media.video import load_video
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.schema.media import Decoded, PilImage, Video
 from vlmrl.system.deadline_pool import DeadlinePool, TimedPool, TooLate
@@ -168,6 +166,9 @@ def _result(job: DecodeJob[Any], future: Any) -> Outcome | None:
 
 def _decode_bounded(sample: Sample, access: Access, reading: Reading) -> Outcome | None:
     """Decode in a worker, where allocations beyond the ceiling fail."""
+    if any(medium.kind != "image" for medium in sample.media):
+        # Readers are loaded by kind, and before the ceiling: what their libraries take is not the row's.
+        from vlmrl.media import audio, video  # noqa: F401
     try:
         with memory_ceiling(reading.memory_mb * 2**20):
             return _guard(sample, lambda: _decode_any(sample, access, reading))
@@ -242,8 +243,12 @@ def _decode_any(sample: Sample, access: Access, reading: Reading) -> list[Decode
         if medium.kind == "image":
             decoded.append(next(shown))
         elif medium.kind == "audio":
+            from vlmrl.media.audio import load_audio
+
             decoded.append(load_audio(medium, access, reading.audio))
         else:
+            from vlmrl.media.video import load_video
+
             audio = reading.audio if reading.with_audio else None
             decoded.append(load_video(medium, access, reading.video, audio))
     return _check_stated(sample, decoded)

@@ -16,7 +16,6 @@ from vlmrl.data.prompt import continue_prompt, make_prompt
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.media_ablation import measure_reliance
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
 from vlmrl.schema.media import Audio, Decoded
@@ -216,6 +215,9 @@ class Checks:
         return parity.metrics()
 
     def _ablate_media(self, done: int, progress: float) -> dict[str, float]:
+        # A run without media never gets here.
+        from vlmrl.monitoring.media_ablation import measure_reliance
+
         reliance = measure_reliance(
             self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
         )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
@@ -28,7 +28,6 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.weights import Unit
 from vlmrl.runs import run_folder
-from vlmrl.runs.mirror import Mirror
 from vlmrl.system import distributed
 from vlmrl.system.files import (
     Stated,
@@ -38,6 +37,9 @@ from vlmrl.system.files import (
     require_room,
     write_checksums,
 )
+
+if TYPE_CHECKING:
+    from vlmrl.runs.mirror import Mirror
 
 SAID = "cannot write checkpoint {path}: {reason}; earlier ones are kept"
 

@@ -15,7 +15,6 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.utils import _pytree as pytree
 
-from vlmrl.policy.fsdp import shard
 from vlmrl.system import distributed
 
 if TYPE_CHECKING:
@@ -131,6 +130,8 @@ def shard_state(
     state: Mapping[str, Any], parameters: Sequence[torch.nn.Parameter]
 ) -> dict[str, Any]:
     """Shard an optimizer's `state_dict` of whole tensors as its parameters, in its order, are."""
+    from vlmrl.policy.fsdp import shard  # a plain run is not sharded
+
     own = {
         number: {
             key: shard(value, parameters[number])

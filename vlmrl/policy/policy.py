@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 
@@ -34,13 +34,15 @@ from vlmrl.models.base import Family
 from vlmrl.models.frozen_towers import install
 from vlmrl.models.loading import fingerprint
 from vlmrl.policy import trainable, weights
-from vlmrl.policy.fsdp import Sharded
 from vlmrl.policy.gradient_sums import sum_gradients
 from vlmrl.policy.loss_metrics import add, averages, engine_gap
-from vlmrl.policy.reference import Reference
 from vlmrl.policy.weights import Unit
 from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
+
+if TYPE_CHECKING:
+    from vlmrl.policy.fsdp import Sharded
+    from vlmrl.policy.reference import Reference
 
 MAX_REFUSED = 10
 """So many updates in a row whose gradients are not finite end the run."""
@@ -78,7 +80,11 @@ class Policy:
         self._prepare_weights(model, shard)
         self._prepare_forward(shard)
         frozen = self.frozen_towers is not None
-        self.sharded = Sharded(self.base, family, config, self.device, frozen) if shard else None
+        self.sharded: Sharded | None = None
+        if shard:
+            from vlmrl.policy.fsdp import Sharded  # a plain run is not sharded
+
+            self.sharded = Sharded(self.base, family, config, self.device, frozen)
         self.reference: Reference | None = None
         self.refused = ""
         """What was not finite in the last update, so that it was not applied."""
@@ -289,6 +295,8 @@ class Policy:
         Raises:
             UserError: `source` is missing or damaged or of another model; the disk is full.
         """
+        from vlmrl.policy.reference import Reference  # a plain run has none
+
         self.reference = Reference(self)
         if source is not None:
             self.reference.load(source)

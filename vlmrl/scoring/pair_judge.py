@@ -18,9 +18,6 @@ from vlmrl.system.chat_endpoint import Invalid
 
 Better = Literal["first", "second", "tie"]
 """Which of two candidates is better, by their places in the question."""
-PAIR_PARTS = ("orders_agree", "first_wins", "ties")
-"""Parts of a verdict by pairs: shares of its pairs in which both orders agree, of the replies with a winner
-that name the first place, and of its pairs that are ties."""
 _TAGGED = re.compile(r"<answer>\s*([12])\s*</answer>")
 _SWAPPED: dict[Better, Better] = {"first": "second", "second": "first", "tie": "tie"}
 

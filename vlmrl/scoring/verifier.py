@@ -25,6 +25,10 @@ SHUFFLED_REWARDS = "shuffled_rewards"
 SHUFFLED_SCORES = "shuffled_scores"
 """Key of a sample's meta: the scores of its control group by item verifier, {label: [score, ...]}."""
 
+PAIR_PARTS = ("orders_agree", "first_wins", "ties")
+"""Parts of a verdict by pairs: shares of its pairs in which both orders agree, of the replies with a winner
+that name the first place, and of its pairs that are ties."""
+
 
 # --------------------------------------------------------------------------------------------------
 # What the contract test of verifiers cannot read off a verifier's class variables.

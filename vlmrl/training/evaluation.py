@@ -13,14 +13,11 @@ import numpy as np
 import torch
 
 from vlmrl.answers import templates
-from vlmrl.benchmarking.base import BenchmarkCard
-from vlmrl.benchmarking.rows import INDEX
-from vlmrl.benchmarking.scoring import Figure, RowScore, score_row, sum_up
 from vlmrl.config import EvaluationConfig
 from vlmrl.data.prompt import continue_prompt
 from vlmrl.data.source import Source
 from vlmrl.engines.base import RunningEngine, Sampling
-from vlmrl.errors import UserError
+from vlmrl.errors import NothingScored, UserError
 from vlmrl.runs.intervals import mean_interval
 from vlmrl.runs.rollout_rows import rows
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rewards, Rollouts
@@ -29,6 +26,7 @@ from vlmrl.system import distributed
 from vlmrl.training import metrics
 
 if TYPE_CHECKING:
+    from vlmrl.benchmarking.scoring import Figure, RowScore
     from vlmrl.policy.policy import Policy
 
 
@@ -138,6 +136,13 @@ def sum_up_all(
     Each batch comes with how it was drawn; the greedy ones count. With several ranks every rank gets
     the figures of all rows.
     """
+    if not benchmarks:
+        return {}
+    # Rules of benchmarks are a tenth of the package, and few runs evaluate on one.
+    from vlmrl.benchmarking.base import BenchmarkCard
+    from vlmrl.benchmarking.rows import INDEX
+    from vlmrl.benchmarking.scoring import score_row, sum_up
+
     cards = {
         source.name: source.card for source in benchmarks if isinstance(source.card, BenchmarkCard)
     }
@@ -178,10 +183,6 @@ SEED_STRIDE = 2**32
 
 Row = tuple[str, dict[str, float]]
 """A prompt's numbers, after its cluster: the media file that it shares with dependent prompts, or its id."""
-
-
-class NothingScored(UserError):
-    """An evaluation without any value of its metric; every rank raises it together."""
 
 
 @dataclass(frozen=True)

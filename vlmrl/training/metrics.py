@@ -12,7 +12,7 @@ from vlmrl.config import Config
 from vlmrl.runs import rank_shards
 from vlmrl.runs.rank_shards import numbers_here
 from vlmrl.schema import Advantages, CallOutcome, Completion, Prompt, Rewards, Rollouts, Verdict
-from vlmrl.scoring.pair_judge import PAIR_PARTS
+from vlmrl.scoring.verifier import PAIR_PARTS
 from vlmrl.system import distributed
 
 MODES = ("think", "direct", "none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,14 +15,12 @@ from vlmrl.config import Config, PluginRef
 from vlmrl.data.loader import Loader
 from vlmrl.data.source import Source
 from vlmrl.engines.base import RunningEngine
-from vlmrl.errors import NotFinite
+from vlmrl.errors import NotFinite, NothingScored
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
-from vlmrl.monitoring.loopholes import LoopholeWatch
 from vlmrl.monitoring.machines import Machines, measure_use
 from vlmrl.monitoring.run_checks import Checks
-from vlmrl.named_models.opened import take_metrics
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import learning_rate
@@ -38,10 +36,12 @@ from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training import divergence, metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
-from vlmrl.training.evaluation import NothingScored, evaluate
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, collect_state
-from vlmrl.training.teacher import Teacher
+
+if TYPE_CHECKING:
+    from vlmrl.monitoring.loopholes import LoopholeWatch
+    from vlmrl.training.teacher import Teacher
 
 SEED_PURPOSE, SEED_OF_MASKS = 10, 15
 """Parts of the seeds of an update and of masked media; see `BatchDraw.seed`."""
@@ -282,7 +282,10 @@ class Trainer:
             numbers |= strategy.metrics(rollouts, rewards)
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
         numbers |= metrics.schedule_metrics(self.config, self._changing, self.done)
-        numbers |= take_metrics() if self.config.models else {}
+        if self.config.models:
+            from vlmrl.named_models.opened import take_metrics  # few runs ask models
+
+            numbers |= take_metrics()
         if self.loopholes is not None:
             with self.timers("check"):
                 progress = (self.done - 1) / max(1, self.config.run.steps)
@@ -315,6 +318,8 @@ class Trainer:
         """Evaluate and write the result; True if it is the best so far."""
         if self.held_out is None or self.config.evaluation is None:
             return False
+        from vlmrl.training.evaluation import evaluate  # not every run evaluates
+
         with self.timers("generate"):
             self.queue.drain()
         name = f"evaluation at step {self.done}"

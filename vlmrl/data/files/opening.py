@@ -12,7 +12,6 @@ from pathlib import Path
 
 from vlmrl.data.files.rows import JoinedRows, Rows
 from vlmrl.data.files.text_rows import DelimitedRows, JsonlRows, JsonRows
-from vlmrl.data.files.webdataset import TarRows
 from vlmrl.errors import UserError
 
 _SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
@@ -115,11 +114,17 @@ def _open_arrow(file: Path) -> Rows:
     return ArrowFileRows(file)
 
 
+def _open_tar(file: Path) -> Rows:
+    from vlmrl.data.files.webdataset import TarRows
+
+    return TarRows(file)
+
+
 FORMATS: dict[str, Callable[[Path], Rows]] = {
     ".jsonl": JsonlRows,
     ".parquet": _open_parquet,
     ".arrow": _open_arrow,
-    ".tar": TarRows,
+    ".tar": _open_tar,
     ".tsv": DelimitedRows,
     ".csv": DelimitedRows,
     ".json": JsonRows,

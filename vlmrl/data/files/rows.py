@@ -13,6 +13,8 @@ from vlmrl.plugins import nearest
 
 WHERE = "__where__"
 """Key of a row under which a reader says where the row stands (`train.jsonl:17`)."""
+DEMO = "__demonstration__"
+"""Key of a row under which its demonstration is, a `Demo`."""
 
 MAX_ITEMS = 50
 """Items of a nested list whose paths `paths` names."""
