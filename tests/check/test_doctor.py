@@ -178,7 +178,7 @@ def test_a_verifier_that_fails_on_its_truth_is_named_with_its_fault(tmp_path):
 
 @pytest.mark.slow
 def test_a_blind_model_is_flagged(monkeypatch):
-    load = doctor.bench.load_policy_model
+    load = doctor_bench.load_policy_model
 
     def blind(*arguments):
         loaded = load(*arguments)
@@ -188,7 +188,7 @@ def test_a_blind_model_is_flagged(monkeypatch):
                     weight.zero_()
         return loaded
 
-    monkeypatch.setattr(doctor.bench, "load_policy_model", blind)
+    monkeypatch.setattr(doctor_bench, "load_policy_model", blind)
     assert "the model hardly looks" in failed(findings())["media"]
 
 

@@ -105,9 +105,13 @@ def _run(folder: Path, name: str, command: list[str], first: int, last: int, cal
 
 
 def _left(folder: Path) -> Iterator[str]:
-    """Yield the hidden files and those in the making; both are to be gone when a command has ended."""
+    """Yield the hidden files and those in the making; both are to be gone when a command has ended.
+
+    The file of a run's lock stays: a lock that is taken while its file is removed would be two locks.
+    """
     for path in sorted(folder.rglob("*")):
-        if path.name.startswith(".") or path.suffix == ".part":
+        is_lock = path.name.startswith(".") and path.suffix == ".lock"
+        if (path.name.startswith(".") and not is_lock) or path.suffix == ".part":
             yield path.relative_to(folder).as_posix()
 
 
