@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import NamedModel
-from vlmrl.named_models.asked import media_parts
-from vlmrl.named_models.opened import open_model
+from vlmrl.named_models.asked import media_parts, open_model
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring import model_judge
 from vlmrl.scoring.model_judge import read_object

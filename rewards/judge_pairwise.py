@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
-from vlmrl.scoring import model_judge, pair_judge
-from vlmrl.scoring.pair_judge import Better, PairJudge, PairJudgement
+from vlmrl.scoring import model_judge
+from vlmrl.scoring.model_judge import Better, PairJudge, PairJudgement
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 from vlmrl.system.seeds import seed_of, uniform
@@ -106,8 +106,8 @@ class JudgePairwise(PairJudge, GroupVerifier):
 
     def _pairs(self, size: int, seed: int) -> list[Pair]:
         if self.against == "reference":
-            return pair_judge.against_one(size, seed)
-        return pair_judge.each_other(size, self.opponents, seed)
+            return model_judge.against_one(size, seed)
+        return model_judge.each_other(size, self.opponents, seed)
 
     def _compare(
         self, asked: Sequence[Pair], ask: Callable[[int, int], Better]
@@ -141,7 +141,7 @@ class JudgePairwise(PairJudge, GroupVerifier):
                 return Verdict.failed(judgement)
         outcomes = [_outcome(pair, texts, judgements) * (1 if pair[0] == g else -1) for pair in own]
         paid = [{1: win, 0: tie, -1: loss}[outcome] for outcome in outcomes]
-        parts = pair_judge.pair_parts(
+        parts = model_judge.pair_parts(
             [judgement for judgement in asked if isinstance(judgement, PairJudgement)]
         )
         note = ", ".join(f"{outcomes.count(n)} {what}" for n, what in _WORDS.items())

@@ -1,20 +1,17 @@
-"""What the user can fix, which the CLI prints as one line with exit code 2; and what a run has lost."""
+"""What the user can fix, what a run has lost, what is not installed, and the exit codes of the command line."""
 
 from __future__ import annotations
 
-# --------------------------------------------------------------------------------------------------
+import importlib
+from types import ModuleType
+
 # Exit codes of the command line; 0 is success.
-
-
 FAILED = 1
 """A check says no, or vlmrl itself failed."""
 MISTAKE = 2
 """A mistake of the user's: arguments, config or data."""
 INTERRUPTED = 130
 """Ctrl-C; a run has been saved."""
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 class UserError(Exception):
@@ -55,3 +52,19 @@ class NotFinite(UserError):
 
 class NothingScored(UserError):
     """An evaluation without any value of its metric; every rank raises it together."""
+
+
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import a module of a package that `pip install 'vlmrl[extra]'` installs.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise MissingExtra(
+            f"the package {error.name!r} is not installed: pip install 'vlmrl[{extra}]'"
+        ) from error

@@ -14,8 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 from vlmrl.answers.average_precision import average_precision
 from vlmrl.answers.geometry import iou_matrix
-from vlmrl.benchmarking.aggregates import Rows, estimate, is_pooled, statistic_of
-from vlmrl.benchmarking.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.aggregates import Detections, Rows, estimate, is_pooled, pool, statistic_of
 from vlmrl.features.benchmarks.comparison import estimate_difference
 
 CLASSES = ("cat", "dog", "fox")

@@ -16,8 +16,7 @@ from helpers.chat_server import Exchange, Server, chat_servers
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
-from vlmrl.named_models.asked import Replies
-from vlmrl.named_models.opened import keeping_replies, take_metrics
+from vlmrl.named_models.asked import Replies, keeping_replies, take_metrics
 from vlmrl.schema import Completion, Frame, Sample, Truth
 from vlmrl.scoring.scorer import Judged, Scorer
 

@@ -27,7 +27,7 @@ from vlmrl.errors import UserError
 from vlmrl.features.serve.asked_model import ServedModel as InThisProcess
 from vlmrl.features.serve.chat_server import read_request
 from vlmrl.media.access import Access
-from vlmrl.named_models.opened import keeping_replies, open_model, take_metrics
+from vlmrl.named_models.asked import keeping_replies, open_model, take_metrics
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.system.chat_endpoint import Unavailable
 
@@ -136,7 +136,7 @@ OWNER = """
 import os, signal, sys
 from helpers.chat_calls import question
 from vlmrl.config import NamedModel
-from vlmrl.named_models.opened import open_model
+from vlmrl.named_models.asked import open_model
 
 model = open_model(NamedModel(name="grader", path=sys.argv[1], timeout_s=120, devices=""))
 model.ask(question(temperature=0), str)

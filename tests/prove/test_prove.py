@@ -15,8 +15,7 @@ from vlmrl.assemble import lifecycle
 from vlmrl.cli.app import run as command_line
 from vlmrl.config import load
 from vlmrl.errors import UserError
-from vlmrl.features.prove.compared_runs import compare_runs
-from vlmrl.features.prove.prove import prove
+from vlmrl.features.prove.prove import compare_runs, prove
 from vlmrl.runs import run_folder
 
 LORA = ("model.lora={rank: 2}",)

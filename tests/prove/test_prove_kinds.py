@@ -15,8 +15,7 @@ from helpers import asking_engine, clock_tools, copy_engine
 from helpers.runs import ROOT, TINY, torchrun
 from vlmrl.cli.app import run as command_line
 from vlmrl.config import load
-from vlmrl.features.prove.compared_runs import find_unsteady_calls
-from vlmrl.features.prove.prove import list_inexact, list_unfinished
+from vlmrl.features.prove.prove import find_unsteady_calls, list_inexact, list_unfinished
 from vlmrl.runs import run_folder
 
 AHEAD = (

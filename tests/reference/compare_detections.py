@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from compare_rules import any_answer, lift
 
-from vlmrl.benchmarking.aggregates import Rows, estimate
-from vlmrl.benchmarking.pooled_boxes import Detections, pool
+from vlmrl.benchmarking.aggregates import Detections, Rows, estimate, pool
 from vlmrl.benchmarking.scorers import odinw_row
 from vlmrl.schema import Box, Frame, Sample, Truth
 

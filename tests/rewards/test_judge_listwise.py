@@ -13,7 +13,7 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Truth, Verdict
-from vlmrl.scoring.pair_judge import read_better
+from vlmrl.scoring.model_judge import read_better
 from vlmrl.system.chat_endpoint import Invalid
 
 SAMPLE = Sample("1", "s", ("Describe the sea.",), Truth(text=("blue",)))

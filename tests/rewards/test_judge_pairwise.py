@@ -17,7 +17,7 @@ from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
-from vlmrl.scoring.pair_judge import each_other
+from vlmrl.scoring.model_judge import each_other
 from vlmrl.scoring.scorer import Scorer
 
 SAMPLE = Sample("1", "s", ("Describe the sea.",), Truth(text=("blue",)))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmrl.errors import MissingExtra
-from vlmrl.system.extras import import_extra
+from vlmrl.errors import MissingExtra, import_extra
 
 PROGRAM = """
 import sys

@@ -216,7 +216,7 @@ def _open_mirror(
 def _keep_replies(config: Config) -> AbstractContextManager[None]:
     if not config.models:
         return nullcontext()
-    from vlmrl.named_models.opened import keeping_replies
+    from vlmrl.named_models.asked import keeping_replies
 
     return keeping_replies(run_folder.replies_folder(config.folder))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vlmrl import plugins
-from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, stages
+from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, whole
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
 from vlmrl.errors import UserError
@@ -138,7 +138,7 @@ def rewards_by_source(config: Config) -> dict[str, list[RewardConfig]]:
 
 def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]]]:
     """Return the rewards of training by the progress at which a stage begins; empty without stages."""
-    starts = stages.starts(config.stages) if config.stages else []
+    starts = whole.starts(config.stages) if config.stages else []
     return {
         start: {source.label: stage.rewards_of(source) for source in stage.data.train}
         for start, stage in zip(starts, config.by_stage, strict=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
-from vlmrl.config import Config, NamedModel, SourceConfig, stages
+from vlmrl.config import Config, NamedModel, SourceConfig, whole
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data import example_data
 from vlmrl.data.card import read_split
@@ -227,7 +227,7 @@ def validate(config: Config) -> None:
                 now = stage.at(moment)
                 _check_part("algorithm", "algorithm", now.algorithm.name, now.algorithm.options)
         except UserError as error:
-            where = f"{stages.label(config.stages, index)}: " if config.stages else ""
+            where = f"{whole.label(config.stages, index)}: " if config.stages else ""
             raise UserError(f"{where}{error}") from error
     sampler = config.data.sampler
     _check_part("data.sampler", "sampler", sampler.name, sampler.options)

@@ -21,9 +21,9 @@ from vlmrl.benchmark_rules import words as free_text
 from vlmrl.benchmark_rules import words as open_answers
 from vlmrl.benchmark_rules.detections import Labelled
 from vlmrl.benchmark_rules.letters import lmms_letter, mmmu_letter
-from vlmrl.benchmarking.pooled_boxes import Detections
+from vlmrl.benchmarking.aggregates import Detections
+from vlmrl.errors import import_extra
 from vlmrl.schema import Frame, Sample, Span
-from vlmrl.system.extras import import_extra
 
 # --------------------------------------------------------------------------------------------------
 # From an answer and a sample to what an aggregate of boxes needs: what was found, and what is there.

@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 
 from vlmrl.answers import templates
-from vlmrl.benchmarking.aggregates import CORRELATIONS, PARTS, WITHIN_A_GROUP, Rows, estimate
+from vlmrl.benchmarking.aggregates import (
+    CORRELATIONS,
+    PARTS,
+    WITHIN_A_GROUP,
+    Detections,
+    Rows,
+    estimate,
+)
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
-from vlmrl.benchmarking.pooled_boxes import Detections
 from vlmrl.benchmarking.scorers import SCORERS, listed_boxes
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source

@@ -29,8 +29,7 @@ from vlmrl.config.sections.run import (
     EvaluationConfig,
     RunConfig,
 )
-from vlmrl.config.stages import StageConfig
-from vlmrl.config.whole import Config
+from vlmrl.config.whole import Config, StageConfig
 
 __all__ = [
     "AudioConfig",

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vlmrl.config import stages
 from vlmrl.config import tree as config_tree
+from vlmrl.config import whole as stages
 from vlmrl.config.section import Section
 from vlmrl.config.whole import Config
 from vlmrl.errors import UserError

@@ -23,10 +23,9 @@ from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
 from vlmrl.data.row_forms import check_applies
 from vlmrl.data.sampler import SourceRows
-from vlmrl.errors import MissingExtra, UserError
+from vlmrl.errors import MissingExtra, UserError, import_extra
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Media, Rewards, Rollouts, Sample, Template
-from vlmrl.system.extras import import_extra
 
 if TYPE_CHECKING:
     from vlmrl.data.conditions import Condition

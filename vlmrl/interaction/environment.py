@@ -15,9 +15,7 @@ from typing import Any, ClassVar
 
 from vlmrl.interaction import tool
 from vlmrl.interaction.tool import Part, Refused, Tool
-from vlmrl.schema import (
-    Box as Box,  # what an environment needs beside its own is imported from here
-)
+from vlmrl.schema import Box as Box
 from vlmrl.schema import Frame, MediaKind, Point, Sample, Space
 
 SEED = "environment_seed"

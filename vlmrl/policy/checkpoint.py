@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from vlmrl.errors import UserError
-from vlmrl.policy import adapter_folder, optimizer_state, quantization
+from vlmrl.policy import adapter_folder, optimizers, quantization
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.system.files import NAME as CHECKSUMS
@@ -164,7 +164,7 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     """Put optimizer state, adapter and counters back (the weights were loaded with the model)."""
     restore_adapter(checkpoint, policy)
     try:
-        optimizer_state.restore(checkpoint / "trainer", policy)
+        optimizers.restore(checkpoint / "trainer", policy)
     except ValueError as error:
         raise UserError(
             f"{checkpoint}: the optimizer state does not fit this model: {error}"

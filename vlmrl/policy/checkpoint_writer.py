@@ -23,7 +23,7 @@ import numpy as np
 import torch.distributed as dist
 from safetensors.numpy import save_file
 
-from vlmrl.policy import adapter_folder, checkpoint, optimizer_state, weights
+from vlmrl.policy import adapter_folder, checkpoint, optimizers, weights
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.weights import Unit
@@ -93,7 +93,7 @@ class CheckpointWriter:
             _clear(final.parent)
         learned = learned or {}
         more = sum(array.nbytes for arrays in learned.values() for array in arrays.values())
-        state_bytes = optimizer_state.size(self._policy.optimizer) + more
+        state_bytes = optimizers.size(self._policy.optimizer) + more
         require_room(final, checkpoint.size(self._policy, state_bytes))
         small = _SmallFiles(self._policy, progress, queue, learned)
         if self._background is None:
@@ -122,7 +122,7 @@ class CheckpointWriter:
             else:
                 policy.save_frame(str(working))
                 parts = policy.parts()
-            own = _write_large(working, parts, lambda home: optimizer_state.save(home, policy))
+            own = _write_large(working, parts, lambda home: optimizers.save(home, policy))
             _complete(working, final, own)
 
         alone = distributed.world() == 1
@@ -139,7 +139,7 @@ class CheckpointWriter:
             policy.save_frame(str(working))
 
         persist(final, lambda: _clearing(working, begin), SAID, again=alone)
-        parts, optimizer = list(policy.parts()), optimizer_state.stage(policy, group)
+        parts, optimizer = list(policy.parts()), optimizers.stage(policy, group)
 
         def write() -> None:
             _complete(working, final, _write_large(working, parts, optimizer), group)
@@ -275,7 +275,7 @@ def _write_large(
     """Write this rank's parts of the weights, and its slices of the state; return their checksums."""
     written = weights.write_parts(working, parts)
     optimizer(working / "trainer")
-    written += optimizer_state.own_slices(working / "trainer")
+    written += optimizers.own_slices(working / "trainer")
     return {path.relative_to(working).as_posix(): describe(path) for path in written}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from vlmrl.config import NamedModel
-from vlmrl.named_models.opened import open_model
+from vlmrl.named_models.asked import open_model
 from vlmrl.schema import Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable

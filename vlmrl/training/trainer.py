@@ -283,7 +283,7 @@ class Trainer:
         numbers |= self.queue.metrics(rollouts, self.policy.version - 1)
         numbers |= metrics.schedule_metrics(self.config, self._changing, self.done)
         if self.config.models:
-            from vlmrl.named_models.opened import take_metrics  # few runs ask models
+            from vlmrl.named_models.asked import take_metrics  # few runs ask models
 
             numbers |= take_metrics()
         if self.loopholes is not None:

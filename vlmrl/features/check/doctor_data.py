@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vlmrl.answers import templates
-from vlmrl.config import RewardConfig, stages
+from vlmrl.config import RewardConfig, whole
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.features.check.doctor_bench import Bench, CheckResult
@@ -132,7 +132,7 @@ def _reward_sets(bench: Bench) -> dict[str, Mapping[str, Sequence[RewardConfig]]
             source: own_set for source, own_set in rewards.items() if own_set != own.get(source)
         }
         if others:
-            sets[f"{stages.label(bench.config.stages, index)}: "] = others
+            sets[f"{whole.label(bench.config.stages, index)}: "] = others
     return sets
 
 

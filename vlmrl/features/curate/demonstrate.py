@@ -45,8 +45,7 @@ from vlmrl.features.curate.row_blocks import (
     sources_of,
     write_blocks,
 )
-from vlmrl.named_models.asked import media_parts, text_part
-from vlmrl.named_models.opened import keeping_replies, open_model
+from vlmrl.named_models.asked import keeping_replies, media_parts, open_model, text_part
 from vlmrl.policy.policy import Policy
 from vlmrl.runs.output.events import Demonstrated
 from vlmrl.runs.output.outputs import Output

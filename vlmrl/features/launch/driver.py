@@ -17,7 +17,7 @@ from typing import Any
 
 from vlmrl.assemble.build import LOCAL, Pools
 from vlmrl.config import Config
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.features.launch.attempt import Attempt, Ending
 from vlmrl.features.launch.graders import RESOURCE, pool_maker, start_graders
 from vlmrl.features.launch.ray_host import bundle_of, connected, reserved
@@ -25,7 +25,6 @@ from vlmrl.features.launch.server_keeper import fleet_of, start_keepers
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Interrupted, Noted, Warned
 from vlmrl.runs.output.outputs import Output
-from vlmrl.system.extras import import_extra
 from vlmrl.system.interrupt import Interrupt
 
 POOLS = "VLMRL_POOLS"

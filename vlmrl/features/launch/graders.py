@@ -23,10 +23,9 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.system import distributed, processes
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
-from vlmrl.system.extras import import_extra
 
 RESOURCE = "vlmrl_cpu"
 """Ray's custom resource of the nodes that run graders, one a worker process: `--resources`. They take no

@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from vlmrl.errors import UserError
-from vlmrl.system.extras import import_extra
+from vlmrl.errors import UserError, import_extra
 
 LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 """Address of a Ray that is started here: in place of 127.0.0.1 Ray would take that of the network."""

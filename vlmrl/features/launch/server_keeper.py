@@ -23,10 +23,9 @@ from typing import Any
 
 from vlmrl.engines.vllm_parts.requests import EngineFault
 from vlmrl.engines.vllm_parts.server import PROGRAM, Server, command_line
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.features.launch.ray_host import own_address
 from vlmrl.system import processes
-from vlmrl.system.extras import import_extra
 from vlmrl.system.http_client import LOOK_S
 
 WATCH_S = 0.5

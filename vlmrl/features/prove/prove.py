@@ -5,12 +5,16 @@ The run itself is only read. `python -m vlmrl.features.prove.prove FOLDER STEP` 
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +23,281 @@ from vlmrl import plugins
 from vlmrl.assemble.trained_run import read_config
 from vlmrl.config import Config
 from vlmrl.errors import UserError
-from vlmrl.features.prove.compared_runs import (
-    ProofDifference,
-    compare_runs,
-    find_unsteady_calls,
-    read_ranks,
-)
 from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
-from vlmrl.system.files import read_json
+from vlmrl.system.files import read_json, read_lines
+
+# --------------------------------------------------------------------------------------------------
+# Compare two run folders at one step, to the bit: tensors, rollouts, metrics, evaluations and calls.
+
+
+CLOCKS = (
+    *("time/", "ranks/", "machine/"),
+    *("rollout/trainer_waiting", "rollout/generation_idle"),
+)
+"""How the names of metrics begin that measure time and memory: no two runs have them in common."""
+TIMED_ENDS = ("/seconds", "/requests", "/known")
+"""How those of tools and models end that do, or that a reply which is already known changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofDifference:
+    """What was compared of one kind: `count` things, `unequal` of them, and the first or largest in words."""
+
+    what: str
+    count: int
+    unequal: int
+    example: str = ""
+
+    def __str__(self) -> str:
+        """Return a line for a person."""
+        if not self.count:
+            return f"{self.what}: none to compare"
+        if not self.unequal:
+            return f"{self.what}: {self.count} equal to the bit"
+        return f"{self.what}: {self.unequal} of {self.count} differ: {self.example}"
+
+
+def compare_runs(run: Path, again: Path, start: int, end: int) -> list[ProofDifference]:
+    """Compare two run folders after step `end`, and what they wrote in the steps after `start`.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    first, other = (folder / "checkpoints" / f"step-{end}" for folder in (run, again))
+    return [
+        _compare_tensors("weights, tensors", first, other, trainer=False),
+        _compare_tensors("optimizer and state, tensors", first, other, trainer=True),
+        _compare_rows("rollouts, prompts", "rollouts", run, again, start, end),
+        _compare_metrics(run, again, start, end),
+        _compare_rows("evaluations, samples", "evals", run, again, start, end),
+    ]
+
+
+# ------------------------------------------------------------------------------------ tensors
+
+
+def _compare_tensors(what: str, left: Path, other: Path, trainer: bool) -> ProofDifference:
+    first, second = dict(_tensors(left, trainer)), dict(_tensors(other, trainer))
+    names = first.keys() | second.keys()
+    unequal, largest, example = 0, -1.0, ""
+    for name in sorted(names):
+        if name not in first or name not in second:
+            unequal, largest, example = unequal + 1, math.inf, f"{name} is in one only"
+            continue
+        distance = _distance(first[name](), second[name]())
+        if distance is not None:
+            unequal += 1
+            if distance > largest:
+                largest, example = distance, f"by at most {distance:.3g} ({name})"
+    return ProofDifference(what, len(names), unequal, example)
+
+
+def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the names of a checkpoint's tensors, each with what reads it.
+
+    In which file a weight is says nothing. A rank's slices of the optimizer are told apart by their file, but
+    which rank wrote a number that all have differs from run to run.
+    """
+    from safetensors import safe_open
+
+    for path in sorted(checkpoint.rglob("*.safetensors")):
+        inside = path.relative_to(checkpoint)
+        if (inside.parts[0] == "trainer") != trainer:
+            continue
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - the file is no mapping
+                of_one = trainer and file.get_slice(name).get_shape()
+                label = f"{inside}: {name}" if of_one else f"{inside.parent}: {name}"
+                yield label.removeprefix(".: "), functools.partial(_read, path, name)
+    if trainer:
+        for path in sorted(checkpoint.rglob("*.pt")):
+            for name, value in _leaves(path):
+                yield f"{path.relative_to(checkpoint)}: {name}", functools.partial(_itself, value)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _read(path: Path, name: str) -> Any:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor(name)
+
+
+def _leaves(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors and numbers of a file of torch, by their place."""
+    import torch
+
+    def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, Mapping):
+            parts = [(str(key), part) for key, part in value.items()]
+        elif isinstance(value, list | tuple):
+            parts = [(str(number), part) for number, part in enumerate(value)]
+        else:
+            if isinstance(value, torch.Tensor | bool | int | float):
+                yield name, torch.as_tensor(value)
+            return
+        for key, part in parts:
+            yield from walk(f"{name}.{key}" if name else key, part)
+
+    yield from walk("", torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _distance(a: Any, b: Any) -> float | None:
+    """Return the largest difference of two tensors; None where their bits are the same."""
+    import torch
+
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
+    if torch.equal(
+        a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)
+    ):
+        return None
+    return float((a.double() - b.double()).abs().max())
+
+
+# ---------------------------------------------------------------------------- rows and metrics
+
+
+def _compare_rows(
+    what: str, part: str, run: Path, again: Path, start: int, end: int
+) -> ProofDifference:
+    """Compare every row of the steps that both folders have; seconds that calls took do not count."""
+    count, unequal, example = 0, 0, ""
+    for step, a, b in pair_rows(part, run, again, start, end):
+        count += 1
+        if _plain(a) != _plain(b):
+            unequal += 1
+            example = example or f"first in step {step}, row {(a or b or {}).get('id')}"
+    return ProofDifference(what, count, unequal, example)
+
+
+def pair_rows(
+    part: str, run: Path, again: Path, start: int, end: int
+) -> Iterator[tuple[int, Any, Any]]:
+    """Yield the step and both rows of the same place, of the steps after `start` that both folders have.
+
+    None stands for a row that one lacks.
+    """
+    files, others = (run_folder.steps_in(f / part, ".jsonl") for f in (run, again))
+    for step in sorted(files.keys() & others.keys()):
+        if start < step <= end:
+            for a, b in _pad(read_lines(files[step]), read_lines(others[step])):
+                yield step, a, b
+
+
+def _pad(a: list[Any], b: list[Any]) -> Iterator[tuple[Any, Any]]:
+    size = max(len(a), len(b))
+    yield from zip(a + [None] * (size - len(a)), b + [None] * (size - len(b)), strict=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return a row as JSON text without the seconds that its calls took."""
+    return json.dumps(untimed(value), sort_keys=True)
+
+
+def untimed(value: Any) -> Any:
+    """Return JSON without the seconds that calls took."""
+    if isinstance(value, list):
+        return [untimed(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    is_call = {"name", "arguments", "seconds"} <= value.keys()
+    return {k: untimed(v) for k, v in value.items() if not (is_call and k == "seconds")}
+
+
+def _compare_metrics(run: Path, again: Path, start: int, end: int) -> ProofDifference:
+    first, second = (
+        {line["step"]: _values(line) for line in run_folder.read_metrics(folder)}
+        for folder in (run, again)
+    )
+    steps = [step for step in sorted(first.keys() | second.keys()) if start < step <= end]
+    unequal, example = 0, ""
+    for step in steps:
+        a, b = first.get(step, {}), second.get(step, {})
+        odd = [key for key in a.keys() | b.keys() if a.get(key) != b.get(key)]
+        if odd:
+            unequal += 1
+            example = example or f"first in step {step}, {_largest(a, b, odd)}"
+    return ProofDifference("metrics, steps", len(steps), unequal, example)
+
+
+def _values(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in line.items() if not (k.startswith(CLOCKS) or k.endswith(TIMED_ENDS))}
+
+
+def _largest(a: Mapping[str, Any], b: Mapping[str, Any], odd: list[str]) -> str:
+    """Name the number that differs most as a share of its size, and how many do."""
+
+    def share(key: str) -> float:
+        x, y = a.get(key), b.get(key)
+        if not isinstance(x, int | float) or not isinstance(y, int | float):
+            return math.inf
+        return abs(x - y) / max(abs(x), abs(y), 1e-30)
+
+    key = max(sorted(odd), key=share)
+    return f"{key} {a.get(key)} against {b.get(key)} ({len(odd)} numbers differ)"
+
+
+def read_ranks(run: Path) -> int:
+    """Return on how many ranks a run was last; 1 where it names none."""
+    path = run_folder.ranks_path(run)
+    if not path.exists():
+        return 1
+    hosts = read_json(path)
+    return len(hosts[max(hosts, key=int)])
+
+
+def find_unsteady_calls(run: Path, again: Path, start: int, end: int) -> list[str]:
+    """Return a sentence for each function whose same call returned something else, with its first place.
+
+    Only completions that agree up to the call count: a policy that is shown something else writes something
+    else.
+    """
+    reasons: dict[str, str] = {}
+    pairs = (pair_rows(part, run, again, start, end) for part in ("rollouts", "evals"))
+    for step, a, b in itertools.chain.from_iterable(pairs):
+        for first, other in zip(*(_completions(row) for row in (a, b)), strict=False):
+            for name in _first_unsteady(first, other):
+                reasons.setdefault(name, f"first in step {step}, row {(a or b)['id']}")
+    return [
+        f"calls of {name!r} returned something else for the same arguments: {reason}"
+        for name, reason in reasons.items()
+    ]
+
+
+def _completions(row: Mapping[str, Any] | None) -> list[Any]:
+    return [completion.get("segments", []) for completion in row["completions"]] if row else []
+
+
+def _first_unsteady(first: list[Any], other: list[Any]) -> Iterator[str]:
+    """Yield the functions whose results are where two completions part; nothing if the policy's text is."""
+    asked: list[Any] = []
+    for a, b in zip(first, other, strict=False):
+        if a["by"] != b["by"] or (a["by"] == "policy" and a["text"] != b["text"]):
+            return
+        if a["by"] == "tool" and _seen(a) != _seen(b):
+            yield from dict.fromkeys(call["name"] for call in asked)
+            return
+        parted = [
+            x["name"]
+            for x, y in zip(a["calls"], b["calls"], strict=False)
+            if untimed(x) != untimed(y)
+        ]
+        if parted:
+            yield from dict.fromkeys(parted)
+            return
+        asked = a["calls"]
+
+
+def _seen(segment: Mapping[str, Any]) -> tuple[Any, ...]:
+    return segment["text"], segment["media"], segment["reward"]
+
+
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

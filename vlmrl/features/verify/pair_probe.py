@@ -18,8 +18,7 @@ from typing import Any, get_args
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Sample, Truth
-from vlmrl.scoring.model_judge import describe_failure
-from vlmrl.scoring.pair_judge import Better, PairJudge, PairJudgement
+from vlmrl.scoring.model_judge import Better, PairJudge, PairJudgement, describe_failure
 from vlmrl.scoring.score_rows import read_lines, read_row
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable

@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.interaction.environment import Environment, MoveOutcome, Part, Refused, Sample, seed_for
-from vlmrl.system.extras import import_extra
 
 
 @dataclass(frozen=True, slots=True)

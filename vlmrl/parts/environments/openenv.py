@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.interaction.environment import (
     Environment,
     Move,
@@ -24,7 +24,6 @@ from vlmrl.interaction.environment import (
 )
 from vlmrl.media.image import decode_image
 from vlmrl.schema import Space
-from vlmrl.system.extras import import_extra
 
 MAX_SESSIONS = 900
 """Connections that a process keeps at a time, below the files that it may usually open."""

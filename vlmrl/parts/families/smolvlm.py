@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import transformers
 
+from vlmrl.errors import import_extra
 from vlmrl.parts.families import tiled_like
 from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
-from vlmrl.system.extras import import_extra
 
 
 @dataclass(frozen=True)

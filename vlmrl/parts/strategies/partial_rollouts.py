@@ -16,8 +16,15 @@ from typing import ClassVar
 from vlmrl.data.prompt import continue_prompt
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.training.stored_groups import NAMES, from_arrays, store, to_arrays
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
+from vlmrl.training.strategy import (
+    NAMES,
+    BatchDraw,
+    RunParts,
+    Strategy,
+    from_arrays,
+    store,
+    to_arrays,
+)
 
 SEED_PURPOSE = 20
 

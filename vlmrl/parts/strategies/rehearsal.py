@@ -17,8 +17,18 @@ import numpy as np
 
 from vlmrl.engines.completions import make_completions
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts
-from vlmrl.training.stored_groups import NAMES, StoredGroup, from_arrays, store, to_arrays
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, of_origin, put_in
+from vlmrl.training.strategy import (
+    NAMES,
+    BatchDraw,
+    RunParts,
+    StoredGroup,
+    Strategy,
+    from_arrays,
+    of_origin,
+    put_in,
+    store,
+    to_arrays,
+)
 
 SEED_PURPOSE = 19
 SAY_EVERY_S = 20.0

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.interaction.tool import Part, Refused, Tool, View
 from vlmrl.media.image import decode_image
 from vlmrl.schema import Space
-from vlmrl.system.extras import import_extra
 
 
 @dataclass(frozen=True)

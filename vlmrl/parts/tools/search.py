@@ -14,12 +14,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from vlmrl.errors import MediaError, UserError
+from vlmrl.errors import MediaError, UserError, import_extra
 from vlmrl.interaction.tool import Part, Refused, Shown, Tool, View
 from vlmrl.media.access import Access, confine
 from vlmrl.media.image import load_image
 from vlmrl.schema import Media, Space
-from vlmrl.system.extras import import_extra
 
 WORDS = re.compile(r"[぀-ヿ一-鿿]|[^\W぀-ヿ一-鿿]+")
 """A word, or a character of a script without spaces."""

@@ -1,1 +1,0 @@
-"""Doors to other trainers: our verifiers as their reward functions, and TRL's functions as ours."""

@@ -1,1 +1,0 @@
-"""Completions of several turns: what a policy calls, what it is shown, and who drives it."""
