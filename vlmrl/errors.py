@@ -1,4 +1,4 @@
-"""What the user can fix, what a run has lost, what is not installed, and the exit codes of the command line."""
+"""What the user can fix, what a run has lost, what is not installed; exit codes of the command line."""
 
 from __future__ import annotations
 
