@@ -37,7 +37,7 @@ SAFE_BRACKETS = 200
 MAX_FAILURES = 64
 """Brackets that open nothing readable, before the rest of the text is given up."""
 
-_LITERALS_WORDS = {
+_LITERAL_VALUES = {
     "true": True,
     "True": True,
     "false": False,
@@ -160,7 +160,7 @@ def _token(text: str, at: int) -> tuple[Any, str, int]:
     if kind == "number":
         return (float(raw) if any(c in raw for c in ".eE") else int(raw)), kind, match.end()
     if kind == "word":
-        return _LITERALS_WORDS[raw], kind, match.end()
+        return _LITERAL_VALUES[raw], kind, match.end()
     if kind in ("single", "double"):
         return _ESCAPE.sub(r"\1", raw), kind, match.end()
     return raw, kind, match.end()

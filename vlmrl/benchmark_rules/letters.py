@@ -466,9 +466,9 @@ def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
     occurs. What is left goes to a judge.
     """
     if "Failed to obtain answer via API" not in answer:
-        if any(refusal in answer for refusal in _TASK_LETTERS_REFUSALS):
+        if any(refusal in answer for refusal in _TASK_REFUSALS):
             return "Z"
-        words = answer.translate(_TASK_LETTERS_BLANKED).split()
+        words = answer.translate(_TASK_BLANKED).split()
         letters = [letter for letter in options if letter in words]
         if len(letters) == 1:
             return letters[0]
@@ -501,13 +501,13 @@ def _word(word: str) -> re.Pattern[str]:
     return re.compile(rf"\b{word}\b", re.IGNORECASE)
 
 
-_TASK_LETTERS_REFUSALS = (
+_TASK_REFUSALS = (
     "Sorry, I can't help with images of people yet.",
     "I can't process this file.",
     "I'm sorry, but without the image provided",
     "Cannot determine the answer",
 )
-_TASK_LETTERS_BLANKED = dict.fromkeys(map(ord, ".()[],:;!*#{}"), " ")
+_TASK_BLANKED = dict.fromkeys(map(ord, ".()[],:;!*#{}"), " ")
 _MARKS: tuple[Pair, ...] = (
     ("", "."), ("", ","), ("", ":"), ("", ")"), ("", ")."), ("(", ")"), ("(", ")."),
     (":", ""), (":", ","), (":", "."), (":", ")"), (":", ")."),

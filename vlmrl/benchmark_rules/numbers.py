@@ -18,7 +18,7 @@ _UNITS = (
     "sixteen seventeen eighteen nineteen"
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_NUMBERS_WORDS = {
+_NUMBER_WORDS = {
     **{word: number for number, word in enumerate(_UNITS)},
     **{word: 20 + 10 * number for number, word in enumerate(_TENS)},
     "hundred": 100,
@@ -35,14 +35,14 @@ def vsi_number(answer: str) -> float | None:
     """
     reply = answer.strip().lower()
     digits, words = _NUMBER.search(reply), list(re.finditer("[a-z]+", reply))
-    first = next((at for at, word in enumerate(words) if word[0] in _NUMBERS_WORDS), None)
+    first = next((at for at, word in enumerate(words) if word[0] in _NUMBER_WORDS), None)
     if digits and (first is None or digits.start() < words[first].start()):
         return float(digits[0])
     if first is None:
         return None
     total = current = 0
     for word in words[first:]:
-        number = _NUMBERS_WORDS.get(word[0])
+        number = _NUMBER_WORDS.get(word[0])
         if number is None and word[0] != "and":
             break
         if number == 100:

@@ -51,7 +51,7 @@ def pyautogui_point(answer: str, size: XY) -> XY | None:
     `x=.., y=..`, both divided by `size`, width and height in pixels, if one exceeds 1. What is not of
     this form is the point (0, 0), which may lie in the box; None is a format error, such as 1.2.3.
     """
-    match = _POINTS_CLICK.search(answer)
+    match = _PIXEL_CLICK.search(answer)
     try:
         x, y = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
     except ValueError:
@@ -89,7 +89,7 @@ def _value(numeral: str) -> float:
     return float(numeral[:-1]) / 100 if numeral.endswith("%") else float(numeral)
 
 
-_POINTS_CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
+_PIXEL_CLICK = re.compile(r"x=([\d.]+), y=([\d.]+)")
 _N = r"-?\d+(?:\.\d+)?%?"
 _NUMBER = re.compile(_N)
 _TAG = re.compile(r"<\s*bbox[^>]*>(.*?)<\s*/\s*bbox\s*>", re.IGNORECASE | re.DOTALL)

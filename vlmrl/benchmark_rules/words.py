@@ -121,7 +121,7 @@ def mmvu_open(answer: str, right: str) -> bool:
 
     Differs from strict: any single letter of the right answer is right, and so is an empty answer.
     """
-    stated, wanted = (_words_plain(text) for text in (answer, right))
+    stated, wanted = (_as_plain_text(text) for text in (answer, right))
     if wanted in stated or stated in wanted:
         return True
     numbers = [re.findall(r"\d+\.?\d*", text) for text in (stated, wanted)]
@@ -137,7 +137,7 @@ def mmvu_open(answer: str, right: str) -> bool:
     return all(bounds) and len({bound[0].lower() for bound in bounds if bound}) == 1
 
 
-def _words_plain(text: str) -> str:
+def _as_plain_text(text: str) -> str:
     return " ".join(text.strip().lower().translate(_POWERS).split())
 
 

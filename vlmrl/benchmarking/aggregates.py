@@ -128,7 +128,7 @@ def pool(
         if len(weights) > CHUNK:
             parts = [weights[start : start + CHUNK] for start in range(0, len(weights), CHUNK)]
             return np.concatenate([precision(part) for part in parts])
-        rows = [_pooled_boxes_precision(group, weights, thresholds) for group in classes]
+        rows = [_pooled_precision(group, weights, thresholds) for group in classes]
         if not rows:
             return np.full(len(weights), np.nan)
         return known_mean(np.stack(rows))
@@ -203,7 +203,7 @@ def _join(parts: list[tuple[int, list[float], Array, Array]], truths: list[int])
     return _Class(rows[order], hits[:, order], misses[:, order], np.array(truths))
 
 
-def _pooled_boxes_precision(judged: _Class, weights: Array, thresholds: slice) -> Array:
+def _pooled_precision(judged: _Class, weights: Array, thresholds: slice) -> Array:
     """Return the average precision [B] of a class; nan where no truth of it was drawn."""
     count = weights[:, judged.right_rows].sum(1)
     drawn = weights[:, None, judged.rows]

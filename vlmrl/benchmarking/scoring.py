@@ -353,9 +353,9 @@ def read_result(folder: Path) -> Stored:
         with (folder / ROWS).open(newline="", encoding="utf-8") as file:
             rows = [_row(line) for line in csv.DictReader(file)]
         manifest = numbers.pop("manifest")
-        figures = _stored_figures(numbers.pop("figures"))
+        figures = _read_figures(numbers.pop("figures"))
         groups = {
-            column: {value: _stored_figures(each) for value, each in values.items()}
+            column: {value: _read_figures(each) for value, each in values.items()}
             for column, values in numbers.pop("groups").items()
         }
         aggregates = {name: tuple(how) for name, how in numbers.pop("numbers").items()}
@@ -388,7 +388,7 @@ def find_results(path: Path) -> dict[str, Stored]:
     return {each.manifest.get("benchmark", each.result.benchmark): each for each in stored}
 
 
-def _stored_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
+def _read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]:
     return {name: Figure(**figure) for name, figure in figures.items()}
 
 
@@ -396,7 +396,7 @@ def _passes(path: Path) -> dict[int, Figure]:
     if not path.is_file():
         return {}
     passes = json.loads(path.read_text(encoding="utf-8"))["pass_at_k"]
-    return {int(k): figure for k, figure in _stored_figures(passes).items()}
+    return {int(k): figure for k, figure in _read_figures(passes).items()}
 
 
 def _row(line: Mapping[str, str]) -> RowScore:

@@ -43,7 +43,7 @@ PLAIN_COUNT = 64
 MAX_SEGMENTS = 256
 MAX_SCANS = 20
 """Scans of a progressive JPEG: each goes over the whole image; encoders write about ten."""
-HEADER_MAX_CHUNKS = 4096
+MAX_HEADER_CHUNKS = 4096
 MAX_METADATA = 65536
 """Bytes of text, profiles or EXIF."""
 MAX_TAGS = 256
@@ -126,7 +126,7 @@ def _has_few_tags(directory: bytes) -> bool:
 def _has_plain_chunks(data: bytes) -> bool:
     """Return whether a PNG is made of few chunks, all of the usual kinds."""
     at, text = 33, 0
-    for _ in range(HEADER_MAX_CHUNKS):
+    for _ in range(MAX_HEADER_CHUNKS):
         if at + 8 > len(data):
             return False
         length, kind = struct.unpack_from(">I4s", data, at)

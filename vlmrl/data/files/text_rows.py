@@ -23,7 +23,7 @@ from vlmrl.errors import UserError
 
 
 csv.field_size_limit(sys.maxsize)  # a cell may hold an image as base64
-_DELIMITED_BOM = b"\xef\xbb\xbf"
+_BOM = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 
 
@@ -82,7 +82,7 @@ class DelimitedRows(Sequence[Mapping[str, Any]]):
             file.seek(self._starts[index])
             data = file.read() if end is None else file.read(end - self._starts[index])
         try:
-            text = data.removeprefix(_DELIMITED_BOM).decode("utf-8")
+            text = data.removeprefix(_BOM).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{self._path}:{self._lines[index]}: not UTF-8: {error}") from error
         return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
@@ -124,8 +124,6 @@ def _close(line: bytes, at: int) -> int:
 T = TypeVar("T")
 NotAsked = msgspec.ValidationError
 """Raised where a JSON text is valid and something else than what was asked for."""
-
-_BOM = b"\xef\xbb\xbf"
 
 
 def map_file(path: Path) -> memoryview:

@@ -24,7 +24,7 @@ from vlmrl.system.files import write_bytes
 # The offline page of a comparison: intervals drawn, rows won and lost with the answers of both.
 
 
-COMPARE_PAGE_WIDTH = 320
+INTERVAL_WIDTH = 320
 """Of a drawn interval, in units of its SVG; 0 is in the middle."""
 MAX_SHOWN = 50
 """Rows won, and rows lost, of a benchmark."""
@@ -114,7 +114,7 @@ def _points(difference: Difference, scale: float) -> float:
 
 def _line(difference: Difference, scale: float, reach: float) -> dict[str, Any]:
     def place(value: float) -> float:
-        return round(COMPARE_PAGE_WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
+        return round(INTERVAL_WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
 
     low, high = (
         (difference.low, difference.high)

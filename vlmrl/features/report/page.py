@@ -96,7 +96,7 @@ def _plot(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
         names = [_short(series.name) for series in panel.series]
         axes.stackplot(steps, heights, labels=names, colors=palette, alpha=0.7)
     else:
-        _plots_lines(panel, axes, palette)
+        _draw_lines(panel, axes, palette)
     if panel.unit == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
@@ -108,7 +108,7 @@ def _plot(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
         text.set_parse_math(False)  # a name with dollar signs is not a formula
 
 
-def _plots_lines(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
+def _draw_lines(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
     for series, colour in zip(panel.series, palette, strict=True):
         values = [float("nan") if v is None else v for v in series.values]
         mean = smoothed(series)
