@@ -68,7 +68,7 @@ def _job(number: int) -> tuple[Completion, Sample]:
     """Return the arguments of a call of `box_iou`."""
     text = f'{{"bbox_2d": [64, 48, {100 + number % 200}, 200]}}'
     truth = Truth(boxes=(Box(0.1, 0.1, 0.3, 0.4),))
-    completion = Completion(text, Parsed(text, None, "none", True, 1.0), Frame(640, 480), "stop")
+    completion = Completion(text, Parsed(text, None, "none", True, 1.0), Frame(640, 480))
     return completion, Sample(f"row-{number}", "s", ("Where?",), truth)
 
 

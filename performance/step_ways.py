@@ -243,7 +243,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             queue=RolloutQueue(loader, engine, policy, config),
             engine=engine,
             scorer=scorer,
-            means=RunParts(policy, engine, scorer, config, timers, make, loader),
+            run_parts=RunParts(policy, engine, scorer, config, timers, make, loader),
             timers=timers,
             algorithm=plugins.build("algorithm", "grpo"),
             tracker=RunLog(config, case.folder, case.steps),

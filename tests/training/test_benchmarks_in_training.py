@@ -21,7 +21,7 @@ from vlmrl.policy import checkpoint
 from vlmrl.schema import Frame, PromptBatch, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.training import trainer as training
+from vlmrl.training import evaluation
 from vlmrl.training.evaluation import evaluate
 
 
@@ -49,7 +49,7 @@ def test_the_strict_scorer_is_the_reward(
         kept = []
         trainer.engine = Answering(trainer.engine)
         monkeypatch.setattr(
-            training, "evaluate", lambda *a, **k: kept.append(evaluate(*a, **k)) or kept[-1]
+            evaluation, "evaluate", lambda *a, **k: kept.append(evaluate(*a, **k)) or kept[-1]
         )
         trainer.run(Interrupt())
         sources = {source.name: source for source in trainer.benchmarks}
