@@ -161,7 +161,7 @@ def test_a_function_takes_its_options_by_name(ruler: str) -> None:
 
 
 def test_a_class_that_is_no_dataclass_is_refused(ruler: str) -> None:
-    assert "Plain is no dataclass" in refusal("card", ruler.replace(":Ruler", ":Plain"))
+    assert "Plain: expected a dataclass" in refusal("card", ruler.replace(":Ruler", ":Plain"))
 
 
 # ------------------------------------------------------------------------------------- not found

@@ -140,7 +140,9 @@ def options_of(plugin: type) -> dict[str, Option]:
         UserError: the class is no dataclass, or an annotation cannot be resolved.
     """
     if not dataclasses.is_dataclass(plugin):
-        raise UserError(f"{plugin.__qualname__} is no dataclass, so it has no options")
+        raise UserError(
+            f"{plugin.__qualname__}: expected a dataclass, whose fields are its options"
+        )
     try:
         types = typing.get_type_hints(plugin, include_extras=True)
     except NameError as error:

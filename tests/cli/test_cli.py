@@ -155,7 +155,7 @@ def test_the_version_is_printed(vlmrl: Callable[..., Ran]) -> None:
         ("score format --in nowhere.jsonl", "nowhere.jsonl: cannot be read"),
         ("score format --in rows.jsonl -o x", "override 'x': write key=value"),
         ("verify nowhere.py:score", "'nowhere.py': there is no such file"),
-        ("report .", ".: not a run folder"),
+        ("report .", ".: expected the folder of a run"),
         ("data check nowhere.jsonl", "nowhere.jsonl"),
         (
             "data check shapes task=counting",
@@ -187,7 +187,7 @@ def test_wrong_usage_is_exit_code_2(vlmrl: Callable[..., Ran], command: str) -> 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["vlmrl", "report", str(tmp_path), "--debug"])
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="expected the folder of a run"):
         cli.main()
 
 

@@ -326,7 +326,7 @@ MISTAKES: list[tuple[str, Sequence[str], dict[str, str], str]] = [
         {"scored.jsonl": '{"completion": "B", "truth": {"number": 3}}\n'},
         "choice",
     ),
-    ("a report of nothing", ("report", "runs/new"), {}, "runs/new: not a run folder"),
+    ("a report of nothing", ("report", "runs/new"), {}, "runs/new: expected the folder of a run"),
     (
         "a model of the wrong kind",
         (*VALIDATE, "model={path: my.yaml}"),

@@ -232,8 +232,11 @@ def test_grounded_questions_of_videochat_r1(tmp_path):
         (VIDEO_R1 | {"data_type": "audio"}, "key 'data_type': expected image or video"),
         (VIDEO_R1 | {"solution": "A"}, "key 'solution': expected <answer>...</answer>"),
         (VIDEO_R1 | {"solution": "<answer>E</answer>"}, "'E' is none of the options"),
-        (R1_AQA | {"answer": 4}, "key 'answer': 4 is no place in the 4 options"),
-        (R1_AQA | {"answer": True}, "key 'answer': True is no place"),
+        (R1_AQA | {"answer": 4}, "key 'answer': expected the place of one of 4 options, got 4"),
+        (
+            R1_AQA | {"answer": True},
+            "key 'answer': expected the place of one of 4 options, got True",
+        ),
         (R1_AQA | {"multi_choice": "a, b"}, "key 'multi_choice': expected a list"),
         (VIDEOCHAT | {"glue": [[6, 1]]}, "truth.spans"),
         (VIDEOCHAT | {"answer": "(D)"}, r"'\(D\)' is none of the options"),

@@ -258,6 +258,6 @@ def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_pa
         (row,) = (out / "evaluation.jsonl").read_text().splitlines()
         assert ("sound" in json.loads(row)["media"][0]) == heard
     with pytest.raises(
-        UserError, match=r"data\.video\.audio is true, but qwen2_5_vl does not hear"
+        UserError, match=r"data\.video\.audio: expected a model that reads the audio of videos"
     ):
         ran(tmp_path / "vl", "data.video.audio=true")

@@ -157,5 +157,5 @@ def test_half_a_line_of_a_killed_run_is_skipped_and_what_follows_is_kept(tmp_pat
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.sqlite"
     path.write_bytes(b"SQLite format 3\x00")
-    with pytest.raises(UserError, match="is no file of replies"):
+    with pytest.raises(UserError, match="expected replies as JSON lines"):
         Replies(path).recall("ab" * 32)

@@ -99,7 +99,7 @@ def test_a_run_whose_earlier_checkpoint_is_gone_is_refused(finished: Path, tmp_p
     shutil.rmtree(run / "checkpoints/step-4")
     with pytest.raises(UserError, match=r"before step-5, got step-5: this run kept the last 2"):
         prove(run)
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="expected the folder of a run"):
         prove(tmp_path)
 
 

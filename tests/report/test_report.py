@@ -210,7 +210,7 @@ def test_a_run_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_or_is_damaged_is_one_clear_line(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="expected the folder of a run"):
         build_report(tmp_path / "nothing")
     path = run_folder.metrics_path(run)
     path.write_text("{bad}\n" + path.read_text())

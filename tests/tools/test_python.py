@@ -27,9 +27,7 @@ def run(code: str, **options: float) -> list:
 
 @pytest.mark.parametrize("command", ["no-such-program run", "", "no-such-program"])
 def test_without_isolation_nothing_starts(command: str) -> None:
-    with pytest.raises(
-        UserError, match="is not installed here, so that nothing runs: install"
-    ) as e:
+    with pytest.raises(UserError, match="is not installed here, so nothing runs: install") as e:
         Toolbox([Python(command)])
     assert "\n" not in str(e.value)
 

@@ -318,7 +318,9 @@ def load_policy_model(
     loaded = load_model(model, corpus, config.run.seed, as_stored)
     if config.data.video.audio and not loaded.family.hears_videos:
         kind = loaded.family.model_types[0]
-        raise UserError(f"data.video.audio is true, but {kind} does not hear videos")
+        raise UserError(
+            f"data.video.audio: expected a model that reads the audio of videos, got {kind}"
+        )
     return loaded
 
 

@@ -64,7 +64,7 @@ def check(value: Any, where: str = "") -> None:
         UserError: the message begins with `where` and states the forms.
     """
     if is_schedule(value) and not _is_sound(value["schedule"]):
-        raise UserError(f"{where + ': ' if where else ''}{FORMS}; found {value['schedule']!r}")
+        raise UserError(f"{where + ': ' if where else ''}{FORMS}; got {value['schedule']!r}")
 
 
 def resolve(value: Any, progress: float, where: str = "") -> Any:

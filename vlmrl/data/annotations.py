@@ -98,7 +98,7 @@ def video_named(folder: Path, name: str) -> Media:
         UserError: the name leads out of the folder.
     """
     if not name or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(f"{name!r} is no name of a video")
+        raise UserError(f"expected the name of a video, got {name!r}")
     for ending in ENDINGS:
         if (path := folder / f"{name}{ending}").is_file():
             return Media("video", path=str(path))

@@ -338,7 +338,9 @@ def _r1_aqa(row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(options, list):
         raise UserError(f"key 'multi_choice': expected a list, got {options!r:.60}")
     if isinstance(right, bool) or not isinstance(right, int) or not 0 <= right < len(options):
-        raise UserError(f"key 'answer': {right!r:.60} is no place in the {len(options)} options")
+        raise UserError(
+            f"key 'answer': expected the place of one of {len(options)} options, got {right!r:.60}"
+        )
     rest = {k: v for k, v in row.items() if k not in R1_AQA}
     ours = {"id": row["id"], "question": row["question_text"], "answer": options[right]}
     return {**rest, **ours, "options": options, "audios": [row["audio_path"]]}

@@ -235,7 +235,7 @@ def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
     name, options = card_of(SourceConfig(card=name, options=dict(options or {})))
     card = plugins.build("card", name, options)
     if not isinstance(card, Card):
-        raise UserError(f"card {name!r} is no Card: derive it from vlmrl.data.card.Card")
+        raise UserError(f"card {name!r}: expected a class derived from vlmrl.data.card.Card")
     return card
 
 

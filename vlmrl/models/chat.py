@@ -275,8 +275,8 @@ def render_reply(family: Family, processor: Any, parts: Sequence[str | Decoded])
     end = family.turn_ends[0]
     if not mark or not piece.startswith(end):
         raise UserError(
-            f"the chat template of this {name} does not end the policy's turn with {end}, so that "
-            "nothing can be put behind it"
+            f"the chat template of this {name} does not end the policy's turn with {end}, so "
+            "nothing can follow it"
         )
     return piece.removeprefix(end)
 

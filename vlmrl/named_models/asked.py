@@ -120,7 +120,7 @@ def _read(path: Path) -> dict[bytes, str]:
     replies: dict[bytes, str] = {}
     with path.open("rb") as file:
         if (first := file.read(1)) not in (b"", b"\n", b"{"):
-            raise UserError(f"{path} is no file of replies: expected JSON lines, got {first!r} ...")
+            raise UserError(f"{path}: expected replies as JSON lines, got {first!r} ...")
         file.seek(0)
         for line in file:
             try:

@@ -100,7 +100,7 @@ def require_whole(path: Path, where: str, newest: str) -> None:
         UserError: the message begins with `where` and names the file.
     """
     if not (path / "trainer").is_dir():
-        raise UserError(f"{where}: {path} is no checkpoint (it has no folder trainer/)")
+        raise UserError(f"{where}: expected a checkpoint, got {path} without a folder trainer/")
     if damage := damage_of(path):
         raise UserError(
             f"{where}: {damage}; take an earlier checkpoint, or {newest} for the newest whole one"

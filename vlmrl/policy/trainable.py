@@ -85,8 +85,8 @@ def keep_features(towers: FrozenTowers | None, config: ModelConfig) -> None:
         return
     if towers is None:
         raise UserError(
-            "model.keep_features_gib: a tower of media trains, so what it finds changes; freeze all of them "
-            "(model.freeze, or adapters on the language tower alone), or leave it out"
+            "model.keep_features_gib: a vision or audio tower trains, so its features change; freeze "
+            "all of them (model.freeze, or adapters on the language tower alone), or leave it out"
         )
     towers.beyond = KeptFeatures(int(config.keep_features_gib * 2**30))
 

@@ -113,7 +113,7 @@ def stated(value: Any) -> Any:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise UserError(f"truth or media is no JSON: {value!r:.80}") from error
+            raise UserError(f"expected truth and media as JSON, got {value!r:.80}") from error
     if isinstance(value, Mapping):
         return {key: inner for key, inner in value.items() if inner is not None}
     return value

@@ -338,7 +338,7 @@ def prove(run: Path, steps: int | None = None) -> Proof:
         UserError: no run, no such checkpoint, or the steps cannot be run again.
     """
     if not (run / "config.json").is_file():
-        raise UserError(f"{run}: not a run folder (it has no config.json)")
+        raise UserError(f"{run}: expected the folder of a run, got no config.json")
     config = read_config(run)
     start, end = _choose(run, steps, config)
     ranks = read_ranks(run)

@@ -360,7 +360,7 @@ def build_report(run_dir: Path | str) -> Path:
     """
     folder = Path(run_dir)
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: not a run folder (it has no config.json)")
+        raise UserError(f"{folder}: expected the folder of a run, got no config.json")
     config = read_json(folder / "config.json")
     evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
     steps = _lines(run_folder.metrics_path(folder))

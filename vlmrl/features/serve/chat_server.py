@@ -106,7 +106,7 @@ def _sample(messages: Any, rates: bool) -> Sample:
         role, parts = message.get("role"), _parts(message.get("content"), where)
         if role in ("system", "developer") and index == 0:
             if any(isinstance(part, Media) for part in parts):
-                raise UserError(f"{where}: expected text in a message of the system")
+                raise UserError(f"{where}: expected text in a system message")
             system = "".join(part for part in parts if isinstance(part, str))
         elif role in ("user", "assistant"):
             turns.append(Turn(role, parts))

@@ -75,7 +75,7 @@ class ComparedModel:
         """
         texts = [part for part in sample.parts if isinstance(part, str)]
         if sample.history or sample.system or not texts or not sample.media:
-            raise UserError("expected one turn of the user's, with at least one image and one text")
+            raise UserError("expected one user turn with at least one image and one text")
         media = decode(sample, access)
         if not all(isinstance(medium, PilImage) for medium in media):
             raise UserError("this model compares images: expected no video and no audio")

@@ -122,9 +122,7 @@ def _check(tool: Python) -> None:
     command = shlex.split(tool.isolation)
     if not command or shutil.which(command[0]) is None:
         name = command[0] if command else "an empty command"
-        raise UserError(
-            f"python: isolation: {name} is not installed here, so that nothing runs: {way}"
-        )
+        raise UserError(f"python: isolation: {name} is not installed here, so nothing runs: {way}")
     try:
         text = _run(tool, "print(6 * 7)", {})["text"].strip()
     except (RuntimeError, Refused) as error:
