@@ -13,9 +13,9 @@ from vlmrl.benchmarking.base import Benchmark, Official, Strict
 class Mathvision(Benchmark):
     """MathVision's test split, in 16 subjects and five levels; `mathvision:testmini` has 304 of the problems.
 
-    In lmms-eval's reasoning tasks a judge decides every answer; without one only an answer
-    that is the truth to the letter is sure to be right, which is the lower bound here. Its other tasks
-    evaluate an answer as Python code, which is not done here.
+    The official number is that of lmms-eval's `mathvision_test`, which needs no judge. It computes
+    values where the harness runs an answer as Python code, so an answer beyond arithmetic is right only
+    to the letter.
 
     Source: Wang et al. 2024, arXiv 2402.14804; lmms-eval tasks/mathvision.
     """
@@ -23,7 +23,9 @@ class Mathvision(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/MathLLMs/MathVision"
     licence: ClassVar[str] = "MIT"
     hub: ClassVar[str] = "MathLLMs/MathVision"
-    checked: ClassVar[str] = "counts, columns and licence: hub card; prompt: lmms-eval; 2026-11"
+    checked: ClassVar[str] = (
+        "counts, columns and licence: hub card; prompt and rule: lmms-eval; 2026-11"
+    )
     count: ClassVar[int] = 3040
     splits: ClassVar[Mapping[str, int]] = {"testmini": 304}
     columns: ClassVar[Mapping[str, str]] = {
@@ -40,12 +42,14 @@ class Mathvision(Benchmark):
         Official(
             "lmms_eval@0.7.3",
             ask='Please solve the problem step by step and put your answer in one "\\boxed{}".{question}\n'
-            "Choices: {options}",
+            "Choices: {options}\nAnswer the question with the option's letter from the given choices "
+            "directly.",
             ask_open='Please solve the problem step by step and put your answer in one "\\boxed{}".'
             "{question}",
             max_tokens=16384,
-            scorer="equal_text",
-            judge="gpt-4o-2024-11-20",
+            scorer="mathvision",
+            unit="percent",
+            task="mathvision_test",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
 from vlmrl.benchmarking.prompts import VIDEO_R1_LETTER
-from vlmrl.benchmarking.rows import file_of
+from vlmrl.benchmarking.rows import file_of, letter_of
 
 FOLDERS = {
     "action_antonym": "ssv2_video_mp4",
@@ -59,7 +59,7 @@ class Mvbench(Benchmark):
         "video": "file",
         "question": "question",
         "options": "candidates",
-        "choice": "answer",
+        "choice": "letter",
     }
     cluster: ClassVar[str] = "file_name"
     groups: ClassVar[tuple[str, ...]] = ("task",)
@@ -85,9 +85,11 @@ class Mvbench(Benchmark):
     strict: ClassVar[Strict] = Strict("choice", {}, aggregate="mean_of_groups", by="task")
 
     def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add the task, which is the file's name, the video's file, and the options as `(A) text`."""
+        """Add the task (the file's name), the video's file, the options as `(A) text`, and the letter."""
         task = file_of(row).stem
         lettered = zip(string.ascii_uppercase, row["candidates"], strict=False)
         marked = "\n".join(f"({letter}) {text}" for letter, text in lettered)
         file = f"video/{FOLDERS[task]}/{row['video']}"
-        return {**row, "task": task, "file": file, "file_name": row["video"], "marked": marked}
+        letter = letter_of(row, "answer", "candidates")
+        names = {"task": task, "file": file, "file_name": row["video"]}
+        return {**row, **names, "marked": marked, "letter": letter}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from vlmrl.benchmarking.base import Benchmark, Official, Strict
+from vlmrl.benchmarking.rows import letter_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Omnibench(Benchmark):
         "audio": "audio",
         "question": "question",
         "options": "options",
-        "choice": "answer",
+        "choice": "letter",
     }
     groups: ClassVar[tuple[str, ...]] = ("task type",)
     officials: ClassVar[tuple[Official, ...]] = (
@@ -41,3 +42,7 @@ class Omnibench(Benchmark):
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})
+
+    def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Add the letter of the right option, whose text may itself be a letter."""
+        return {**row, "letter": letter_of(row, "answer", "options")}

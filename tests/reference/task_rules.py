@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from answers import OPTIONS, any_answer, any_options, any_places, lift
 
-from vlmrl.benchmark_rules import letters, numbers, places
+from vlmrl.benchmark_rules import letters, mathematics, numbers, places
 from vlmrl.benchmark_rules import words as open_answers
 from vlmrl.benchmarking.aggregates import Rows, estimate
 
@@ -130,6 +130,7 @@ def _open(tasks: Path) -> Iterator[tuple[str, Rule]]:
         return slake(said) == slake(right), open_answers.slake(said, right)
 
     yield "slake", slake_same
+    yield "mathvision", _mathvision(tasks / "mathvision")
     vista = lift(
         tasks / "mathvista/mathvista_evals.py",
         *("extract_answer", "normalize_extracted_answer", "safe_equal"),
@@ -323,3 +324,51 @@ class _Quiet:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
+
+
+EXPRESSIONS = (
+    "12",
+    "3.5",
+    "1/2",
+    "\\frac{1}{2}",
+    "2\\sqrt{3}",
+    "\\pi",
+    "(1,2)",
+    "2^3",
+    "45^\\circ",
+    "x",
+    "9:3",
+)
+
+
+def _mathvision(folder: Path) -> Rule:
+    """Compare the rule without a judge; `eval` of what latex2sympy reads is the harness's own."""
+    from latex2sympy2_extended import latex2sympy
+
+    names = (
+        "is_number",
+        "eval_tuple",
+        "is_equal",
+        "find_math_answer",
+        "_strip_string",
+        "_fix_fracs",
+    )
+    more = ("_fix_a_slash_b", "_remove_right_units", "_fix_sqrt")
+    parts = lift(folder / "eval_utils.py", *names, *more, latex2sympy=latex2sympy)
+    whole = lift(folder / "utils.py", "mathvision_process_results", **parts)
+
+    def right(draw: random.Random) -> tuple[Any, Any]:
+        options = [*any_options(draw).values()] if draw.random() < 0.5 else []
+        truth = draw.choice("ABCDE"[: len(options)] if options else EXPRESSIONS)
+        stated = draw.choice((truth, *EXPRESSIONS, *options))
+        phrase = draw.choice(
+            ("{}", "The answer is {}.", "\\boxed{{{}}}", "so \\boxed{{1}}, \\boxed{{{}}}")
+        )
+        answer = draw.choice((any_answer, lambda _: ""))(draw) + " " + phrase.format(stated)
+        row = {"answer": truth, "options": options}
+        theirs = whole["mathvision_process_results"](row, [answer])
+        return theirs["mathvision_standard_eval"]["scores"][0], mathematics.mathvision_right(
+            answer, truth, options
+        )
+
+    return right

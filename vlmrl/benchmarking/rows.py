@@ -10,6 +10,7 @@ import ast
 import io
 import json
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -69,6 +70,21 @@ def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> lis
         names = " or ".join(kind.__name__ for kind in kinds)
         raise UserError(f"{where} of {names}, got {value!r:.60}")
     return value
+
+
+def letter_of(row: Mapping[str, Any], answer: str, options: str) -> str:
+    """Return the letter of the option whose text is the answer, even if that text is itself a letter.
+
+    Raises:
+        UserError: no option in column `options` is the text in column `answer`.
+    """
+    texts = [*row[options]]
+    if row[answer] not in texts:
+        where = f"{row.get(WHERE, 'row')}: column {answer!r}"
+        raise UserError(
+            f"{where}: expected one of the options {texts!r:.100}, got {row[answer]!r:.60}"
+        )
+    return string.ascii_uppercase[texts.index(row[answer])]
 
 
 def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:

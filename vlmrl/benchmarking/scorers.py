@@ -16,7 +16,15 @@ import numpy as np
 from pycocotools import mask as coco
 
 from vlmrl.answers import geometry, masks, parsing, text
-from vlmrl.benchmark_rules import detections, letters, numbers, places, spans, words
+from vlmrl.benchmark_rules import (
+    detections,
+    letters,
+    mathematics,
+    numbers,
+    places,
+    spans,
+    words,
+)
 from vlmrl.benchmark_rules import words as free_text
 from vlmrl.benchmark_rules import words as open_answers
 from vlmrl.benchmark_rules.detections import Labelled
@@ -345,6 +353,11 @@ def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(open_answers.mmmu_open(answer, right[0] if len(right) == 1 else right)))
 
 
+def _four_texts(sample: Sample) -> dict[str, str]:
+    """Return MMBench's options: the harness reads the published `nan` of a missing one as its text."""
+    return {**dict.fromkeys("ABCD", "nan"), **texts(sample)}
+
+
 def _equal_letter(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score MMMU-Pro's vision rows: the whole answer is the letter, blanks included."""
     return Score(float(answer == right_letter(sample)))
@@ -374,6 +387,12 @@ def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
     precision = sample.meta.get("precision") or 0
     assert isinstance(precision, int | float)
     return Score(float(open_answers.mathvista_right(reading, right, options, kind, precision)))
+
+
+def _mathvision(answer: str, sample: Sample, frame: Frame) -> Score:
+    options = texts(sample) if sample.truth.options else {}
+    right = right_letter(sample) if options else accepted_texts(sample)[0]
+    return Score(float(mathematics.mathvision_right(answer, right, [*options.values()])))
 
 
 def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -467,14 +486,15 @@ TASK_SCORERS: dict[str, Scorer] = {
     "letter_geometry": letter_scorer(
         lambda a, s: letters.geometry_letter(a, s.truth.options or ())
     ),
-    "letter_mmbench": letter_scorer(lambda a, s: letters.mmbench_letter(a, texts(s))),
+    "letter_mmbench": letter_scorer(lambda a, s: letters.mmbench_letter(a, _four_texts(s))),
     "letter_mmbench_judged": letter_scorer(
-        lambda a, s: letters.mmbench_letter(a, texts(s), rest=False)
+        lambda a, s: letters.mmbench_letter(a, _four_texts(s), rest=False)
     ),
     "letter_science": _science,
     "letter_tagged": letter_scorer(lambda a, s: letters.tagged_letter(a)),
     "naturalbench": _naturalbench,
     "mathvista": _mathvista,
+    "mathvision": _mathvision,
     "count_tagged": _tagged_count,
     "click_screen": _screen_click(sized=False),
     "click_screen_sized": _screen_click(sized=True),
