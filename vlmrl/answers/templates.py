@@ -81,6 +81,16 @@ def template(chosen: str | Template) -> Template:
     return TEMPLATES[chosen]
 
 
+def has_unknown_tags(text: str, chosen: str | Template) -> bool:
+    """Return whether a completion closes a tag of a shipped template that its own does not have.
+
+    A thought is known to all: every template splits it off.
+    """
+    own = {tag.name for tag in template(chosen).tags} | {"think"}
+    shipped = {tag.name: tag.close for each in TEMPLATES.values() for tag in each.tags}
+    return any(close in text for name, close in shipped.items() if name not in own)
+
+
 def read(stated: Any, name: str = "of the config") -> Template:
     """Return the template that a mapping states; `name` is what messages call it.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from vlmrl import plugins
 from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, whole
 from vlmrl.data.files.rows import RowsView
-from vlmrl.data.source import Source, open_configured, open_held_out, read_template, reading_of
+from vlmrl.data.source import Source, open_configured, open_held_out, reading_of, run_template
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.models.base import Family
@@ -28,7 +28,7 @@ def all_sources(config: Config) -> list[Source]:
 def open_benchmarks(config: Config) -> list[Source]:
     """Open the benchmarks of a run's evaluation, each a source whose card is a `BenchmarkCard`.
 
-    Completions are split by the template of the first training source.
+    Completions are split by the run's template: see `run_template`.
 
     Raises:
         UserError: there is no such benchmark, protocol or data, or the data have another number of rows.
@@ -55,7 +55,7 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
         card,
         benchmark.split,
         RowsView(rows, spread),
-        template=read_template(config.data.train[0]),
+        template=run_template(config),
         access=Access(root=card.media_root()),
         reading=reading_of(config.data),
     )

@@ -120,6 +120,8 @@ class Result:
     """Whether the harness asks a judge about answers that count as wrong in the official number here."""
     note: str = ""
     """What is to be said wherever the official number is printed: without a judge, or by which one."""
+    tagged: float = 0.0
+    """Share of answers with tags of shipped templates that their own does not know."""
 
 
 def score_answers(
@@ -135,7 +137,7 @@ def score_answers(
         UserError: more faults of the strict verifier than the scorer allows.
     """
     official = benchmark.official(protocol)
-    rows = []
+    rows, tagged = [], 0
     reward = benchmark.strict.reward()
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
         for some in _batches(answers):
@@ -149,7 +151,10 @@ def score_answers(
                 row = score_row(benchmark, official, answer.index, sample, completion, verdict)
                 called = {"calls": answer.calls} if answer.calls else {}
                 rows.append(replace(row, details={**row.details, **called}))
-    return sum_up(benchmark, official, rows)
+                # A rule that is given the whole completion looks for the tags itself.
+                wanted = official is not None and official.whole
+                tagged += not wanted and templates.has_unknown_tags(answer.text, sample.template)
+    return replace(sum_up(benchmark, official, rows), tagged=tagged / len(rows))
 
 
 def _batches(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:

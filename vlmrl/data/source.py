@@ -208,6 +208,24 @@ def read_template(config: SourceConfig) -> str | Template | None:
         raise UserError(f"source {config.label!r}: {error}") from error
 
 
+def run_template(config: Config) -> str | Template:
+    """Return the template of a run's completions: its first training source's, else that of its samples.
+
+    Raises:
+        UserError: the source names none, and no row of it can be read.
+    """
+    first = config.data.train[0]
+    if (named := read_template(first)) is not None:
+        return named
+    source = open_configured(config, first)
+    for index in range(len(source.rows)):
+        try:
+            return source.sample(index).template
+        except UserError as error:
+            last = error
+    raise UserError(f"source {first.label!r}: no row of it can be read; the last: {last}")
+
+
 def read_condition(config: SourceConfig) -> Condition | None:
     """Return the condition on a source's rows; None if there is none.
 

@@ -219,3 +219,8 @@ def set_pixel_budget(processor: Any, config: ModelConfig) -> None:
             "a limit that the config does not set is the checkpoint's own"
         )
     image_processor.size = type(image_processor.size)(shortest_edge=least, longest_edge=most)
+
+
+def pixels_of(processor: Any) -> Any:
+    """Return the image size or pixel budget of a processor; None if it sees no images."""
+    return getattr(getattr(processor, "image_processor", None), "size", None)

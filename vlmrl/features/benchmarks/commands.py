@@ -110,6 +110,15 @@ Tools = Annotated[
     ),
 ]
 
+TemplateName = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        help="Split completions by this: a shipped name such as `think_answer`, or a YAML file; absent: the "
+        "run's.",
+    ),
+]
+
 
 def evaluate(
     model: Model,
@@ -131,6 +140,7 @@ def evaluate(
     train_data: TrainData = None,
     judge: JudgeAt = None,
     tools: Tools = None,
+    template: TemplateName = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -145,6 +155,7 @@ def evaluate(
     - `vlmrl eval runs/mine --benchmark ai2d --control text_only,shuffled_options --samples 128` also
       asks without images and with other options, and prints the best constant answer and pass@k
     - `vlmrl eval runs/mine --data my.jsonl --json | tail -1 | jq .metrics` gives a program the numbers
+    - `vlmrl eval checkpoint --benchmark ai2d --template think_answer` scores what a thinking model answers
     - `vlmrl eval runs/look --benchmark vstar_bench,hr_bench_4k --tools crop` lets it look again
 
     Verifiers and engines take their options in parentheses, the card takes its options with `-o`.
@@ -156,7 +167,7 @@ def evaluate(
         only = {"control": control, "train_data": train_data, "judge": judge, "tools": tools}
         _check_what(data, benchmark, **only)
         common: dict[str, Any] = {"limit": limit, "batch_size": batch_size, "samples": samples}
-        common |= {"max_tokens": max_tokens, "engine": reference(engine)}
+        common |= {"max_tokens": max_tokens, "engine": reference(engine), "template": template}
         if data is not None:
             common |= {"force_thinking": force_thinking, "out": out}
             return _evaluate_data(output, model, data, verifier, option, **common)

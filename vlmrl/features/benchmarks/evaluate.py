@@ -34,7 +34,7 @@ from vlmrl.data.source import access_of, open_source, reading_of, target
 from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
-from vlmrl.models.loading import load_model
+from vlmrl.models.loading import load_model, pixels_of
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
@@ -60,13 +60,14 @@ def evaluate_model(
     rewards: Sequence[RewardConfig] = (),
     engine: PluginRef = PluginRef(name="hf"),
     options: dict[str, Any] | None = None,
+    template: str | None = None,
     output: Output = SILENT,
 ) -> dict[str, Any]:
     """Evaluate a checkpoint folder, a run folder (its best checkpoint) or a hub name.
 
     `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where the run
-    knows the data; else `rewards` or the card's own verifiers judge. `engine` generates, `output` says how
-    far it is.
+    knows the data; else `rewards` or the card's own verifiers judge. `template` takes the place of the run's
+    or the card's, `engine` generates, `output` says how far it is.
     Writes `evaluation.json` and `evaluation.jsonl` (every sample) into `out`, if given; returns the
     result with its manifest.
 
@@ -75,6 +76,7 @@ def evaluate_model(
     """
     run, folder = run_of(model)
     source = _source(run, data, options, limit)
+    source = source.model_copy(update={"template": template or source.template})
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.last.rollout.max_tokens if run else MAX_TOKENS)
@@ -118,7 +120,7 @@ def _circumstances(
     return {
         "source": source.model_dump(mode="json"),
         "space": policy.family.space,
-        "pixels": getattr(policy.processor.image_processor, "size", None),
+        "pixels": pixels_of(policy.processor),
         "max_tokens": max_tokens,
         **({"turns": limits} if source.acts else {}),
         "prompts_sha256": _prompts_hash(evaluation),

@@ -112,7 +112,9 @@ def judge_unread(
     )
     left_out = "".join(f"; {line}" for line in _named(faults))
     total = sum_up(benchmark, judge.official, rows)
-    return replace(total, lower_bound=False, note=note + left_out if asked else "")
+    return replace(
+        total, lower_bound=False, note=note + left_out if asked else "", tagged=result.tagged
+    )
 
 
 def _ask(

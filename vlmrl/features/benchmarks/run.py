@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.trained_run import run_of
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
-from vlmrl.config import Config, ModelConfig, TurnsConfig
+from vlmrl.config import Config, ModelConfig, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
-from vlmrl.data.source import Source, read_template
+from vlmrl.data.source import Source, read_template, run_template
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.controls import NO_THINK, controlled
 from vlmrl.features.benchmarks.export import check_export, export_answers
@@ -36,7 +36,8 @@ def evaluate_benchmarks(
 ) -> list[EvaluatedBenchmark]:
     """Evaluate a checkpoint folder, a run folder or a hub name on benchmarks, greedily.
 
-    Completions of a run's model are split by that run's template, others are an answer as a whole.
+    Completions are split by the plan's template, else by that of the model's run; without either, an answer
+    to a harness's prompt is a whole, and one to ours stands in its tag.
 
     Rows that `answers.jsonl` in the output folder holds already are not asked again. `output` says how far it
     is, and each result as soon as it is there.
@@ -46,7 +47,7 @@ def evaluate_benchmarks(
             output folder that were given under other circumstances.
     """
     run, folder = run_of(model)
-    template = read_template(run.data.train[0]) if run else None
+    template = _template(plan, run, model)
     folders = [plan.data_root / name.partition(":")[0] for name in names]
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     for benchmark in opened if plan.export else ():
@@ -80,6 +81,19 @@ def evaluate_benchmarks(
     return results
 
 
+def _template(plan: Plan, run: Config | None, model: str) -> str | Template | None:
+    if plan.template is not None:
+        return read_template(SourceConfig(card="benchmark", template=plan.template))
+    if run is None:
+        return None
+    try:
+        return run_template(run)
+    except UserError as error:
+        raise UserError(
+            f"{model}: its config names no template, and its data do not tell: {error}; give --template"
+        ) from error
+
+
 def _turns(run: Config | None, plan: Plan) -> TurnsConfig | None:
     """Return the limits of several turns where the plan has tools: the run's, if there is one."""
     if not plan.tools:
@@ -90,7 +104,7 @@ def _turns(run: Config | None, plan: Plan) -> TurnsConfig | None:
 
 
 def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template | None) -> Source:
-    """Open the rows of a benchmark and count them; without a run's template they have the prompt's."""
+    """Open the rows of a benchmark and count them; without a template they have the prompt's."""
     card = BenchmarkCard(benchmark, plan.protocol)
     template = template or (card.official.template if card.official else "answer_only")
     rows = card.rows(benchmark.split)

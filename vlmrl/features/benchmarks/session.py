@@ -28,6 +28,7 @@ from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.controls import NO_THINK, BestConstant, best_constant, controlled
 from vlmrl.features.benchmarks.judge import Judge, judge_unread, open_judge
 from vlmrl.media.decode import decode
+from vlmrl.models.loading import pixels_of
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
@@ -156,6 +157,7 @@ class Plan:
     train_data: str | None = None
     judge: str | None = None
     tools: tuple[PluginRef, ...] = ()
+    template: str | None = None
 
     def acting(self, benchmark: str) -> SourceConfig:
         """Return what a config would say of a benchmark with these tools."""
@@ -371,7 +373,7 @@ class Session:
             "max_tokens": self._max_tokens(benchmark),
             "engine": self.plan.engine.model_dump(mode="json"),
             "space": policy.family.space,
-            "pixels": getattr(policy.processor.image_processor, "size", None),
+            "pixels": pixels_of(policy.processor),
             "judge": {"model": judge.model, "task": judge.task} if judge else None,
             "tools": [tool.model_dump(mode="json") for tool in self.plan.tools] or None,
             "turns": self.turns.limits() if self.turns else None,

@@ -139,8 +139,14 @@ def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
         share = f"{len(called)} of {len(rows)} rows"
         yield f"{name}: tools were called on {share}: strict {sum(called) / len(called):.3f} there{apart}"
     for control, result in {"": each.result, **each.controls}.items():
+        title = f"{name}, {control}" if control else name
         if result.note:
-            yield f"{name}{f', {control}' if control else ''}: official: {result.note}"
+            yield f"{title}: official: {result.note}"
+        if result.tagged > 0.5:
+            yield (
+                f"{title}: {result.tagged:.0%} of the answers hold tags that their template does not know, "
+                "and are scored with them: give --template, e.g. think_answer"
+            )
     for best in each.constants:
         shown = f"{_scaled(each.result, best.value)} by {best.number}"
         yield f"{name}: the best constant answer, {best.answer!r}, has {shown}"
