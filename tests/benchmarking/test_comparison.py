@@ -147,7 +147,7 @@ def test_the_first_line_answers_the_question(tmp_path: Path) -> None:
     )
     assert said.exit_code == 0, said.exception
     first = said.output.splitlines()[0]
-    assert first.startswith("tuned is better than base on chartqa by ")
+    assert first.startswith("tuned is better than base (one seed each) on chartqa by ")
     assert first.endswith("; no difference can be told on mmstar.")
     assert "human" in said.output and "rows won" in said.output
     stored = json.loads((tmp_path / "out/comparison.json").read_text())["comparisons"][0]

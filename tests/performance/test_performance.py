@@ -22,6 +22,7 @@ SMALL = {
     "samplers": "--rows 20000 --batches 2",
     "levels": "quickstart --rows 50",
     "watch": "--steps 200 --appends 3",
+    "intervals": "--draws 2",
 }
 ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",

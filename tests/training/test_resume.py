@@ -99,7 +99,7 @@ def test_a_new_run_moves_an_earlier_one_aside(tmp_path):
 
 
 def test_a_checkpoint_that_is_none_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no checkpoint"):
+    with pytest.raises(UserError, match="expected a checkpoint"):
         lifecycle.train(config(tmp_path / "run", f"resume={tmp_path}"))
 
 

@@ -16,7 +16,15 @@ import numpy as np
 
 from vlmrl.answers.average_precision import RECALLS, THRESHOLDS, find_hits, rank_candidates
 from vlmrl.answers.geometry import iou_matrix, overlap_shares
-from vlmrl.runs.intervals import RESAMPLES, Array, Statistic, bounds, drawn, draws
+from vlmrl.runs.intervals import (
+    RESAMPLES,
+    Array,
+    Statistic,
+    bounds,
+    drawn,
+    draws,
+    proportion_interval,
+)
 
 # --------------------------------------------------------------------------------------------------
 # Average precision over all images of a benchmark, by the rules of COCO and of LVIS.
@@ -357,19 +365,27 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
 
 def estimate(
     aggregate: str, rows: Rows, clusters: Sequence[str], resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float, float]:
-    """Return an aggregate and its 95 % bootstrap interval; clusters are drawn whole.
+) -> tuple[float, float | None, float | None]:
+    """Return an aggregate and its 95 % interval, None where one cluster is too few for any.
 
-    The arguments are those of `statistic_of` and of `draws`; `bounds` says which interval it is.
+    That of a mean of 0 and 1 is exact (`proportion_interval`); others are of resampled clusters
+    (`bounds`). The arguments are those of `statistic_of` and of `draws`.
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
+    if aggregate == "mean" and np.isin(rows.scores, (0, 1)).all():
+        cluster = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)[1]
+        sizes = np.bincount(cluster).astype(np.float64)
+        right = np.bincount(cluster, rows.scores).astype(np.float64)
+        return float(rows.scores.mean()), *proportion_interval(right, sizes)
     pooled = is_pooled(aggregate)
     estimates = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
     value = float(statistic(np.ones((1, count)))[0])
     estimates = estimates[np.isfinite(estimates)]
     if len(estimates) < 2 or count < 2:
-        return value, value, value
+        return value, None, None
     low, high = bounds(value, estimates, count, pooled)
+    if low == high and value in (0, 1):  # no resample differs: as if each cluster were a row
+        return value, *proportion_interval(np.full(count, value), np.ones(count))
     return value, (max(0.0, low) if pooled else low), (min(1.0, high) if pooled else high)
 
 

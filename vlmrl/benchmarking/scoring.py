@@ -89,11 +89,11 @@ class RowScore:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its 95 % interval, over `count` rows."""
+    """A number with its 95 % interval, over `count` rows; the bounds are None if these are too few."""
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     count: int
 
 

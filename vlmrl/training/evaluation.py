@@ -277,15 +277,21 @@ def _sum_up(
     return {
         "step": step,
         "metrics": means | {key: figure.value for key, figure in figures.items()},
-        "intervals": intervals
-        | {key: (figure.low, figure.high) for key, figure in figures.items()},
+        "intervals": intervals | {key: _interval(figure) for key, figure in figures.items()},
         "num_samples": len(values["reward"]),
         "pass_at_k": average_pass_at_k(passes, config.samples) if passes else None,
     }
 
 
+def _interval(figure: Figure) -> tuple[float, float]:
+    """Return the bounds of a figure; of too few rows both are the figure itself."""
+    if figure.low is None or figure.high is None:
+        return figure.value, figure.value
+    return figure.low, figure.high
+
+
 def interval(values: Sequence[tuple[str, float]], resamples: int) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the mean of (cluster, value) pairs.
+    """Return the 95 % interval of the mean of (cluster, value) pairs: see `mean_interval`.
 
     Clusters are resampled whole, `resamples` times.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.scoring import Figure, Stored, find_results
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.comparison import Contrast, Difference, by_benchmark, compare
-from vlmrl.features.benchmarks.tables import known_lines, make_table, plain_truth
+from vlmrl.features.benchmarks.tables import known_lines, make_table, plain_truth, say_figure
 from vlmrl.pages.render import render
 from vlmrl.system import files
 from vlmrl.system.files import write_bytes
@@ -245,7 +245,7 @@ def draw_passes(passes: PassCurves) -> dict[str, Any]:
     for number, (name, figures) in enumerate(passes.curves.items()):
         shift = (number - (count - 1) / 2) * DODGE
         points = [
-            [round(n, 1) for n in (across(k) + shift, up(f.value), up(f.low), up(f.high))]
+            [round(n, 1) for n in (across(k) + shift, up(f.value), *_bounds(f, up))]
             for k, f in sorted(figures.items())
         ]
         line = " ".join(f"{x},{y}" for x, y, _, _ in points)
@@ -282,7 +282,14 @@ def _curves(arms: Arms, benchmark: str) -> dict[str, dict[str, Mapping[int, Figu
 def _told(figure: Figure | None) -> str:
     if figure is None:
         return "-"
-    return f"{100 * figure.value:.1f} [{100 * figure.low:.1f}, {100 * figure.high:.1f}]"
+    return say_figure(figure, 100, 1)
+
+
+def _bounds(figure: Figure, up: Callable[[float], float]) -> tuple[float, float]:
+    """Return where an interval is drawn; of too few rows it is a point."""
+    bounds = (figure.low, figure.high)
+    low, high = (figure.value if bound is None else bound for bound in bounds)
+    return up(low), up(high)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -303,6 +310,8 @@ class ArmComparison:
     first: str
     second: str
     contrasts: tuple[Contrast, ...]
+    seeds: tuple[int, int]
+    """Of the first and of the second."""
     asked_otherwise: tuple[str, ...]
     """What differs between their manifests besides the weights."""
     notes: tuple[str, ...]
@@ -336,7 +345,10 @@ def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
             *lacking_passes(both, on),
         )
         differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
-        comparisons.append(ArmComparison(names[0], names[i], contrasts, differing, notes, passes))
+        seeds = (len(arms[0].split(",")), len(arms[i].split(",")))
+        comparisons.append(
+            ArmComparison(names[0], names[i], contrasts, seeds, differing, notes, passes)
+        )
     return comparisons
 
 
@@ -352,8 +364,10 @@ def conclude(comparison: ArmComparison, number: str | None = None) -> str:
             low, high = sorted((scale * main.low, scale * main.high))
             points = f"{scale * main.value:.1f} points [{low:.1f}, {high:.1f}]"
             better[main.verdict].append(f"on {contrast.benchmark} by {points}")
+    seeds = " (one seed each)" if comparison.seeds == (1, 1) else ""
     parts = [
-        f"{comparison.second} is {verdict} than {comparison.first} {' and '.join(better[verdict])}"
+        f"{comparison.second} is {verdict} than {comparison.first}{seeds} "
+        f"{' and '.join(better[verdict])}"
         for verdict in ("better", "worse")
         if better[verdict]
     ]

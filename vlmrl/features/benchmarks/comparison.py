@@ -18,13 +18,22 @@ import numpy.typing as npt
 from vlmrl.benchmarking.aggregates import is_pooled, statistic_of
 from vlmrl.benchmarking.scoring import Result, RowScore, rows_of
 from vlmrl.errors import UserError
-from vlmrl.runs.intervals import RESAMPLES, Statistic, bounds, drawn, draws
+from vlmrl.runs.intervals import (
+    RESAMPLES,
+    Statistic,
+    bounds,
+    drawn,
+    draws,
+    proportion_interval,
+)
 
 Arm = Sequence[Result]
 """The results of one model on one benchmark, one for each seed."""
 
 MAX_SHOWN = 50
 """Wins and losses of a comparison."""
+FEW_DISCORDANT = 50
+"""Below this many rows that only one of two models has right, their difference is judged exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,31 @@ def estimate_difference(
     return a, b, b - a, *bounds(b - a, resampled, count, pooled)
 
 
+def exact_difference(
+    first: Sequence[RowScore], second: Sequence[RowScore], number: str
+) -> tuple[float, float, float, float, float] | None:
+    """Return what `estimate_difference` does, exactly, of scores 0 and 1 of which few differ.
+
+    None if they are other scores, if rows share clusters, or if `FEW_DISCORDANT` rows differ or more. The
+    interval is the widest that the share of rows that differ, and the share of these that the second has
+    right, allow, each within that of Clopper and Pearson: it leaves 0 out just if the sign test does
+    (McNemar 1947, Psychometrika 12(2)).
+    """
+    a, b = (np.array([row.score(number) for row in rows], float) for rows in (first, second))
+    differs = a != b
+    alone = len({row.cluster for row in first}) == len(first)
+    if not alone or differs.sum() >= FEW_DISCORDANT or not np.isin([*a, *b], (0, 1)).all():
+        return None
+    fewest, most = proportion_interval(differs.astype(float), np.ones(len(a)))
+    right = (0.0, 1.0)
+    if differs.any():
+        right = proportion_interval(b[differs], np.ones(int(differs.sum())))
+    low, high = (2 * share - 1 for share in right)
+    low *= most if low < 0 else fewest
+    high *= most if high > 0 else fewest
+    return float(a.mean()), float(b.mean()), float((b - a).mean()), low, high
+
+
 def _draw_seeds(
     arm: Sequence[Statistic], times: npt.NDArray[np.float64], pick: np.random.Generator
 ) -> npt.NDArray[np.float64]:
@@ -227,6 +261,11 @@ def _difference(
         raise UserError(
             f"benchmark {first[0].benchmark!r}: no row has a {name} number in all results"
         )
+    if how[0] == "mean" and len(first) == len(second) == 1:
+        old, new = ([result.rows[i] for i in chosen] for result in (*first, *second))
+        exact = exact_difference(old, new, name)
+        if exact is not None:
+            return Difference(name, column, group, *exact, len(chosen))
     before, after = statistics(first), statistics(second)
     pair = ([each for each, _ in before], [each for each, _ in after])
     estimated = estimate_difference(*pair, before[0][1], resamples, pooled=is_pooled(how[0]))

@@ -98,7 +98,7 @@ def sum_up(each: EvaluatedBenchmark, folder: Path) -> Benchmarked:
     )
 
 
-def _as_numbers(figures: Mapping[str, Figure]) -> dict[str, dict[str, float]]:
+def _as_numbers(figures: Mapping[str, Figure]) -> dict[str, dict[str, float | None]]:
     return {name: asdict(figure) for name, figure in figures.items()}
 
 
@@ -148,10 +148,11 @@ def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
                 "and are scored with them: give --template, e.g. think_answer"
             )
     for best in each.constants:
-        shown = f"{_scaled(each.result, best.value)} by {best.number}"
+        scale, digits = SCALES[each.result.unit]
+        shown = f"{scale * best.value:.{digits}f} by {best.number}"
         yield f"{name}: the best constant answer, {best.answer!r}, has {shown}"
     for k, figure in each.pass_at_k.items():
-        yield f"{name}: pass@{k} {figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+        yield f"{name}: pass@{k} {say_figure(figure)}"
     if (shared := each.overlap) is not None:
         yield (
             f"{name}: of {shared.rows} rows {len(shared.images)} share an image with the training data, "
@@ -212,10 +213,12 @@ def other_numbers(result: Result) -> Iterator[tuple[str, Mapping[str, Figure]]]:
     yield from by_name.items()
 
 
-def _scaled(result: Result, value: float, within: bool = False) -> str:
-    # Of a benchmark whose number is a sum, a group's is a mean.
-    scale, digits = SCALES["fraction" if within and result.unit == "sum" else result.unit]
-    return f"{scale * value:.{digits}f}"
+def say_figure(figure: Figure, scale: float = 1, digits: int = 3) -> str:
+    """Return a figure times `scale` with its interval, or that there are too few rows for one."""
+    value = f"{scale * figure.value:.{digits}f}"
+    if figure.low is None or figure.high is None:
+        return f"{value} [too few rows]"
+    return f"{value} [{scale * figure.low:.{digits}f}, {scale * figure.high:.{digits}f}]"
 
 
 def show(result: Result, figures: Mapping[str, Figure], within: bool = False) -> Iterator[str]:
@@ -227,10 +230,10 @@ def show(result: Result, figures: Mapping[str, Figure], within: bool = False) ->
     """
     for name in ("official", "strict"):
         if figure := figures.get(name):
-            numbers = (figure.value, figure.low, figure.high)
-            value, low, high = (_scaled(result, number, within) for number in numbers)
+            # Of a benchmark whose number is a sum, a group's is a mean.
+            unit = "fraction" if within and result.unit == "sum" else result.unit
             bound = "≥ " if result.lower_bound and name == "official" else ""
-            yield f"{bound}{value} [{low}, {high}]"
+            yield bound + say_figure(figure, *SCALES[unit])
         else:
             yield "-"
 
@@ -255,7 +258,7 @@ def write_tables(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> None:
     write_bytes(out / "results.tex", _latex(evaluated).encode("utf-8", "replace"))
 
 
-def _lines(evaluated: Sequence[EvaluatedBenchmark]) -> Iterator[tuple[str | float | int, ...]]:
+def _lines(evaluated: Sequence[EvaluatedBenchmark]) -> Iterator[tuple[str | float | None, ...]]:
     for each in evaluated:
         for control, result in {"": each.result, **each.controls}.items():
             groups = {f"{c} {v}": f for c, some in result.groups.items() for v, f in some.items()}

@@ -14,7 +14,6 @@ import numpy as np
 
 from vlmrl.features.report.growing import Spent
 from vlmrl.features.report.series import CurvePanel, Series
-from vlmrl.runs.intervals import percentiles
 
 FEWEST = 6
 """Fewest evaluations after the first step."""
@@ -61,7 +60,7 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
         _fit(seconds, expected + rng.choice(residuals, len(residuals)), start, best)[0]
         for _ in range(RESAMPLES)
     ]
-    low, high = percentiles(np.array(tops))
+    low, high = (float(bound) for bound in np.quantile(tops, [0.025, 0.975]))
     if high - low > best[0] - start:
         return None
     top, middle, power = best[0], np.exp(best[1]), np.exp(best[2])

@@ -332,8 +332,9 @@ class Benchmarked(Event):
     protocol: str
     """Whose prompt was asked, and whose rule gives the official number."""
     rows: int
-    figures: Mapping[str, Mapping[str, float]]
-    """`official`, `strict` and others: `value`, its 95 % interval from `low` to `high`, `count` of rows."""
+    figures: Mapping[str, Mapping[str, float | None]]
+    """`official`, `strict` and others: `value`, its 95 % interval from `low` to `high` (null if the rows are
+    too few), `count` of rows."""
     unit: str
     """How the harness prints its numbers: `fraction`, `percent` or `sum`."""
     shown: Mapping[str, str]
@@ -346,9 +347,9 @@ class Benchmarked(Event):
     """Share of answers that ended at the limit of tokens."""
     disagreeing: int
     """Answers on which the official and the strict number disagree."""
-    controls: Mapping[str, Mapping[str, Mapping[str, float]]]
+    controls: Mapping[str, Mapping[str, Mapping[str, float | None]]]
     """By control its `figures`."""
-    pass_at_k: Mapping[str, Mapping[str, float]]
+    pass_at_k: Mapping[str, Mapping[str, float | None]]
     """By k, as `figures`; empty without `--samples`."""
     notes: Sequence[str]
     """What belongs to the numbers, in words: what is left out, calls, best constant answers, overlap."""
