@@ -15,7 +15,7 @@ from typing import Any
 from python_files import assigned, parse, read_table
 from tables import code, escape, header, row
 
-from vlmrl.benchmarking.base import Benchmark, Official
+from vlmrl.benchmarking.base import Benchmark, Official, repository_of
 
 ROOT = Path(__file__).parents[2]
 SCORERS = ROOT / "vlmrl/benchmarking/scorers.py"
@@ -42,6 +42,8 @@ def _data(name: str, benchmark: type[Benchmark]) -> Iterator[str]:
     on_hub = benchmark.hub and ":" not in benchmark.hub
     data = f"{code(benchmark.hub)} of the hub" if on_hub else benchmark.hub or benchmark.origin
     yield from ("## Data", "")
+    if repository_of(benchmark.hub) is not None:
+        yield f"{code(f'vlmrl data fetch {name}')} gets it."
     yield f"You bring {data} as folder {code(f'DATA_ROOT/{name}')}, files {files}."
     if benchmark.columns:
         told = (f"{code(column)} ({key})" for key, column in benchmark.columns.items())

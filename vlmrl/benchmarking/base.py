@@ -189,10 +189,13 @@ class BenchmarkCard(Card):
             UserError: there are none, or a column of the published layout is missing.
         """
         benchmark = self.benchmark
+        path = Path(benchmark.path)
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder; {_how_to_get(benchmark, path)}")
         how = Published(
             benchmark.files, benchmark.only, benchmark.each, benchmark.layout, benchmark.adapt
         )
-        rows = published_rows(Path(benchmark.path), split, how)
+        rows = published_rows(path, split, how)
         there = rows[0] if len(rows) else {}
         for key, column in self.benchmark.columns.items():
             if there and column not in there:
@@ -219,6 +222,20 @@ class BenchmarkCard(Card):
     def media_root(self) -> str | None:
         """Return the folder of the data."""
         return self.table.media_root()
+
+
+def _how_to_get(benchmark: Benchmark, path: Path) -> str:
+    name = name_of(benchmark).partition(":")[0]
+    if repository_of(benchmark.hub) is None:
+        return f"get the data at {benchmark.hub or benchmark.origin}: see `vlmrl list benchmarks {name}`"
+    where = "" if path.parent == Path("data") else f" --to {path.parent}"
+    return f"get the data by `vlmrl data fetch {name}{where}`"
+
+
+def repository_of(hub: str) -> str | None:
+    """Return the id `owner/name` that `Benchmark.hub` begins with; None if the data are not on the hub."""
+    match = re.match(r"([\w.-]+/[\w.-]+)(?=$|[ ,])", hub)
+    return match[1] if match else None
 
 
 def open_benchmark(name: str, path: str) -> Benchmark:

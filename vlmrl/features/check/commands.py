@@ -56,22 +56,31 @@ Listed = Literal[
 ]
 
 
-def list_(what: Annotated[Listed, typer.Argument(help="The kind of part.")]) -> None:
+def list_(
+    what: Annotated[Listed, typer.Argument(help="The kind of part.")],
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, with all that it declares.")
+    ] = None,
+) -> None:
     """List what a config can name, with options, their types and their defaults.
 
     A truth is a kind of ground truth, such as boxes: how a row states it. It is a key of a row's
     `truth`, and a verifier names the kinds that it needs.
 
     - `vlmrl list verifiers`
+    - `vlmrl list benchmarks mmstar`: hub id, splits, rows, protocols with their prompts, licence
     - `vlmrl list truths`
     - `vlmrl list configs`
     """
     from vlmrl.features.check import list_parts
 
     if what == "configs":
-        print("\n".join(list_parts.describe_configs()))
+        lines = list_parts.describe_configs(name)
+    elif what == "benchmarks":
+        lines = list_parts.describe_benchmarks(name)
     else:
-        print("\n".join(list_parts.describe(KINDS[what])))
+        lines = list_parts.describe(KINDS[what], name)
+    print("\n".join(lines))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -227,19 +236,56 @@ def explain(
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="Name of a folder of examples/data.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME...", help="Benchmarks, or a folder of examples/data."),
+    ],
+    to: Annotated[
+        Path,
+        typer.Option(
+            help="Folder in which each benchmark has a folder: `--data-root` of `vlmrl eval`."
+        ),
+    ] = Path("data"),
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Address of a mirror of the hub, or a folder of downloads, instead of the hub.",
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of the data set on the hub.")
+    ] = None,
     archive: Annotated[
         str | None,
         typer.Option(help="Path or URL of a .tar.gz of the repository, instead of its release."),
     ] = None,
 ) -> None:
-    """Get example data that shipped configs read, unless it is here, as it is in a checkout.
+    """Get the published data of benchmarks, or example data that shipped configs read.
 
+    - `vlmrl data fetch mmstar chartqa`, then `vlmrl eval runs/mine --benchmark mmstar,chartqa`
     - `vlmrl data fetch bccd`, then `vlmrl train bccd_grounding`
+
+    Says licence and size first, goes on if it was interrupted, unpacks archives, and writes the revision to
+    `fetched.json`. A data set that asks for consent needs `hf auth login` first.
     """
+    from vlmrl import plugins
+    from vlmrl.benchmarking.fetching import fetch_benchmark
     from vlmrl.data import example_data
 
-    print(example_data.fetch(name, archive))
+    benchmarks = plugins.names("benchmark")
+    for name in names:
+        if name.partition(":")[0] not in [*benchmarks, *example_data.EXAMPLES]:
+            known = sorted([*benchmarks, *example_data.EXAMPLES])
+            raise UserError(
+                f"no benchmark or example data is named {name!r}{plugins.nearest(name, known)}"
+            )
+    for name in names:
+        if name in example_data.EXAMPLES:
+            print(example_data.fetch(name, archive))
+        else:
+            home = fetch_benchmark(name, to, origin=origin, revision=revision)
+            print(f"{name}: in {home}")
 
 
 def list_cards() -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 
 from vlmrl import plugins
 from vlmrl.assemble.validate import read_part
+from vlmrl.benchmarking.base import OURS, Benchmark, repository_of
 from vlmrl.config import tree
+from vlmrl.errors import UserError
 
 
-def describe(kind: str) -> list[str]:
-    """Return lines on every shipped part of a kind: name, what it does, options with their defaults.
+def describe(kind: str, chosen: str | None = None) -> list[str]:
+    """Return lines on the shipped parts of a kind, or a chosen one: what it does, options with defaults.
 
     Imports none of them.
+
+    Raises:
+        UserError: there is no such part.
     """
     lines = []
-    for name in plugins.names(kind):
+    for name in _chosen(kind, plugins.names(kind), chosen):
         part = read_part(kind, name)
         lines.append(f"{name}: {_first_sentence(part.docstring)}")
         for key, option in part.options.items():
@@ -27,13 +33,74 @@ def describe(kind: str) -> list[str]:
     return lines
 
 
-def describe_configs() -> list[str]:
-    """Return one line for every shipped config: its name and the first comment of its file."""
+def describe_configs(chosen: str | None = None) -> list[str]:
+    """Return a line for each shipped config, its name and the first comment of its file, or a chosen file.
+
+    Raises:
+        UserError: there is no such config.
+    """
+    paths = tree.shipped()
+    if chosen is not None:
+        (name,) = _chosen("config", sorted(paths), chosen)
+        return paths[name].read_text(encoding="utf-8").splitlines()
     lines = []
-    for name, path in sorted(tree.shipped().items()):
+    for name, path in sorted(paths.items()):
         first = path.read_text(encoding="utf-8").splitlines()[0]
         lines.append(f"{name}: {first.lstrip('# ')}")
     return lines
+
+
+def describe_benchmarks(chosen: str | None = None) -> list[str]:
+    """Return two lines on each benchmark, or all that a chosen one declares.
+
+    Raises:
+        UserError: there is no such benchmark.
+    """
+    lines = []
+    for name in _chosen("benchmark", plugins.names("benchmark"), chosen):
+        benchmark: type[Benchmark] = plugins.load("benchmark", name)
+        protocols = ", ".join((*(each.protocol for each in benchmark.officials), OURS))
+        splits = {benchmark.split: benchmark.count, **benchmark.splits}
+        rows = ", ".join(f"{split} {count:,} rows" for split, count in splits.items())
+        lines.append(f"{name}: {first_sentence(benchmark)}")
+        if chosen is None:
+            lines.append(f"    {benchmark.hub or benchmark.origin}; {rows}; {protocols}")
+            continue
+        lines += _page(name, benchmark, rows)
+    return lines
+
+
+def _page(name: str, benchmark: type[Benchmark], rows: str) -> list[str]:
+    """Return what a benchmark declares: its data, and how each protocol asks and scores."""
+    by_hub = repository_of(benchmark.hub) is not None
+    files = ", ".join(benchmark.files)
+    strict = benchmark.strict
+    options = ", ".join(f"{key}={value!r}" for key, value in strict.options.items())
+    lines = [
+        *(inspect.getdoc(benchmark) or "").splitlines()[1:],
+        "",
+        f"data: {benchmark.hub or benchmark.origin}",
+        *([f"get it: vlmrl data fetch {name}"] if by_hub else []),
+        *([f"files: {files}"] if files else []),
+        f"licence: {benchmark.licence or 'not stated'}",
+        f"splits: {rows}",
+        f"checked: {benchmark.checked or 'nothing but the harness'}",
+        f"strict: {strict.verifier}" + f"({options})" * bool(options),
+    ]
+    for official in benchmark.officials:
+        judge = f", judge {official.judge}" if official.judge else ""
+        limit = f"up to {official.max_tokens} tokens"
+        lines += ["", f"{official.protocol}: rule {official.scorer}, {limit}{judge}"]
+        lines += [f"    {line}" for line in official.ask.splitlines()]
+    return lines
+
+
+def _chosen(kind: str, names: Sequence[str], chosen: str | None) -> Sequence[str]:
+    if chosen is None:
+        return names
+    if chosen not in names:
+        raise UserError(f"no {kind} is named {chosen!r}{plugins.nearest(chosen, names)}")
+    return [chosen]
 
 
 def first_sentence(plugin: type) -> str:

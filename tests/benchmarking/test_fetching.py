@@ -1,0 +1,193 @@
+"""Benchmarks' data are fetched from a stand-in of the hub, and from a folder of downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+from helpers.published import ROWS, write_published
+from vlmrl.benchmarking.fetching import MANIFEST, fetch_benchmark
+from vlmrl.cli.app import app
+from vlmrl.errors import UserError
+
+SHA = "a" * 40
+
+
+class Hub(ThreadingHTTPServer):
+    """The two calls of the hub's API that a fetch makes, over files in memory."""
+
+    def __init__(self, repository: str, contents: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), Answers)
+        self.repository, self.contents, self.asked = repository, contents, []
+        self.fail_once: set[str] = set()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answers(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        hub = self.server
+        path = self.path.partition("?")[0]
+        head = f"/api/datasets/{hub.repository}"
+        if path.startswith(head):
+            siblings = [{"rfilename": n, "size": len(c)} for n, c in hub.contents.items()]
+            tree = [
+                {"type": "file", "path": n, "size": len(c), "oid": hashlib.sha1(c).hexdigest()}
+                for n, c in hub.contents.items()
+            ]
+            info = {
+                "id": hub.repository,
+                "sha": SHA,
+                "siblings": siblings,
+                "tags": [],
+                "private": False,
+            }
+            return self._answer(200, json.dumps(tree if "/tree/" in path else info).encode())
+        name = path.partition(f"/{SHA}/")[2]
+        if not path.startswith(f"/datasets/{hub.repository}/resolve/") or name not in hub.contents:
+            return self._answer(404, b"", X_Error_Code="RepoNotFound")
+        body = hub.contents[name]
+        if self.command == "GET":
+            hub.asked.append(name)
+            if name in hub.fail_once:
+                hub.fail_once.remove(name)
+                return self._answer(404, b"", X_Error_Code="EntryNotFound")
+        etag = hashlib.sha1(body).hexdigest()
+        return self._answer(200, body, ETag=f'"{etag}"', X_Repo_Commit=SHA, Accept_Ranges="bytes")
+
+    do_HEAD = do_GET
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> dict[str, bytes]:
+    """AI2D as published, with another split, and media in archives: whole, and in parts."""
+    home = write_published(tmp_path / "hub", "ai2d", "test", ROWS["ai2d"])
+    (table,) = home.glob("data/*.parquet")
+    parts = tarred({"./more/b.txt": b"b" * 3000})
+    return {
+        "README.md": b"---\nlicense: mit\n---\n",
+        "data/test-00000-of-00001.parquet": table.read_bytes(),
+        "data/train-00000-of-00001.parquet": b"not wanted",
+        "media.zip": zipped({"media/a.txt": b"a"}),
+        "more.tar.part-aa": parts[:2000],
+        "more.tar.part-ab": parts[2000:],
+    }
+
+
+@pytest.fixture
+def hub(published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    server = Hub("lmms-lab-encoder/ai2d", published)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_benchmark_is_fetched_once_unpacked_and_evaluable(hub: Hub, tmp_path: Path) -> None:
+    said = []
+    home = fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=said.append)
+    assert (home / "media/a.txt").read_bytes() == b"a"
+    assert (home / "more/b.txt").read_bytes() == b"b" * 3000
+    assert not (home / "media.zip").exists() and not (home / "more.tar.part-aa").exists()
+    assert "data/train-00000-of-00001.parquet" not in hub.asked
+    manifest = json.loads((home / MANIFEST).read_text())
+    assert manifest["revision"] == SHA and manifest["repository"] == "lmms-lab-encoder/ai2d"
+    assert any("licence" in line for line in said) and any(SHA in line for line in said)
+    from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+
+    assert len(BenchmarkCard(open_benchmark("ai2d", str(home)), "ours").rows("test")) == 4
+    hub.asked.clear()
+    fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=said.append)
+    assert hub.asked == []  # all of it is here, archives included
+
+
+def test_an_interrupted_fetch_goes_on(hub: Hub, tmp_path: Path) -> None:
+    hub.fail_once = {"media.zip"}
+    with pytest.raises(UserError, match="cannot be fetched"):
+        fetch_benchmark("ai2d", tmp_path, origin=hub.url, say=str)
+    hub.asked.clear()
+    home = fetch_benchmark("ai2d", tmp_path, origin=hub.url, say=str)
+    assert (home / "media/a.txt").exists() and "media.zip" in hub.asked
+
+
+def test_a_folder_of_downloads_works_the_same(published, tmp_path: Path) -> None:
+    folder = tmp_path / "downloads"
+    for name, content in published.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    command = ["data", "fetch", "ai2d", "--to", str(tmp_path / "data"), "--from", str(folder)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.exception
+    assert (tmp_path / "data/ai2d/more/b.txt").exists() and (folder / "media.zip").exists()
+
+
+@pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt"])
+def test_a_path_that_leads_outside_is_refused(hub: Hub, tmp_path: Path, path: str) -> None:
+    hub.contents = {"media.zip": zipped({path: b"x"})}
+    with pytest.raises(UserError, match="inside"):
+        fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=str)
+    hub.contents = {path: b"x"}
+    with pytest.raises(UserError, match="inside"):
+        fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=str)
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_a_broken_archive_names_itself(hub: Hub, tmp_path: Path) -> None:
+    hub.contents["media.zip"] = hub.contents["media.zip"][:40]
+    with pytest.raises(UserError, match=r"media\.zip: cannot be unpacked"):
+        fetch_benchmark("ai2d", tmp_path, origin=hub.url, say=str)
+
+
+def test_what_cannot_be_fetched_says_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cocodataset"):
+        fetch_benchmark("coco", tmp_path, say=str)
+    done = CliRunner().invoke(app, ["data", "fetch", "mmstat", "--to", str(tmp_path)])
+    assert "mmstar" in str(done.exception)
+    with pytest.raises(UserError, match="expected the address of a mirror, or a folder"):
+        fetch_benchmark("ai2d", tmp_path, origin=str(tmp_path / "nowhere"), say=str)
