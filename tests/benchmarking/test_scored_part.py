@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from helpers.benchmark_runs import run as evaluate
@@ -15,6 +16,7 @@ from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.cli.app import app
 from vlmrl.config import load
+from vlmrl.features.benchmarks.tables import make_table
 
 RIGHT = {
     "ai2d": ["A", "B", "C", "D"],
@@ -104,3 +106,28 @@ def test_the_benchmarks_of_training_have_the_template_of_the_samples(
     chosen = f"evaluation={{benchmarks: [{{name: ai2d, path: {data}/ai2d, limit: 2, protocol: lmms_eval}}]}}"
     config = load("quickstart", [*TINY, chosen, f"run.dir={tmp_path}"])
     assert [source.template for source in open_benchmarks(config)] == ["think_answer"]
+
+
+def test_the_table_keeps_names_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    table = make_table("benchmark", "n", "official", "strict", "unread", "cut", "disagree")
+    figures = ("≥ 0.833 [0.436, 0.970]", "0.833 [0.436, 0.970]")
+    table.add_row("mathvision:testmini", "304", *figures, "100%", "0%", "4")
+    Console(width=80).print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "mathvision" in "".join(line[:14].strip() for line in lines) and max(map(len, lines)) <= 80
+    )
+
+
+def test_a_benchmark_that_cannot_be_exported_does_not_refuse_the_others(
+    run: Path, data: Path, tmp_path: Path
+) -> None:
+    write_published(tmp_path / "more", "refcoco", "testA", ROWS["refcoco"])
+    (tmp_path / "more/ai2d").symlink_to(data / "ai2d")
+    asked = ("--limit", "2", "--max-tokens", "2", "--export", "lmms_eval")
+    both = evaluate(run, tmp_path / "more", tmp_path, "--benchmark", "refcoco,ai2d", *asked)
+    assert both.exit_code == 0, both.exception
+    assert "refcoco" in both.output.split("not exported")[1]
+    assert list((tmp_path / "lmms_eval").rglob("*ai2d*"))
+    alone = evaluate(run, tmp_path / "more", tmp_path, "--benchmark", "refcoco", *asked)
+    assert alone.exit_code == 1 and "no task for any of refcoco" in str(alone.exception)

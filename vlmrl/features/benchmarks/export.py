@@ -202,15 +202,20 @@ def export_answers(harness: str, folder: Path, source: Source, result: Result) -
         UserError: the harness is not that of the protocol, or it has no task for this benchmark.
     """
     assert isinstance(source.card, BenchmarkCard)
-    official = check_export(harness, source.card.benchmark, result.protocol)
+    benchmark = source.card.benchmark
+    official = benchmark.official(result.protocol)
+    if not can_export(harness, benchmark, result.protocol) or official is None:
+        raise UserError(
+            f"benchmark {name_of(benchmark)!r} has no task of {harness} to export its answers to"
+        )
     return HARNESSES[harness](folder, official, source, result.rows)
 
 
-def check_export(harness: str, benchmark: Benchmark, protocol: str) -> Official:
-    """Return how the harness asks and scores.
+def can_export(harness: str, benchmark: Benchmark, protocol: str) -> bool:
+    """Return whether the harness has a task for this benchmark.
 
     Raises:
-        UserError: as `export_answers`.
+        UserError: the harness is not that of the protocol.
     """
     if harness not in HARNESSES:
         known = ", ".join(HARNESSES)
@@ -220,11 +225,7 @@ def check_export(harness: str, benchmark: Benchmark, protocol: str) -> Official:
         raise UserError(
             f"vlmrl eval --export {harness}: expected --protocol {harness}, got {protocol!r}"
         )
-    if not official.task:
-        raise UserError(
-            f"benchmark {name_of(benchmark)!r} has no task of {harness} to export its answers to"
-        )
-    return official
+    return bool(official.task)
 
 
 def _write_lmms_eval(

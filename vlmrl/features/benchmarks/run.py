@@ -11,13 +11,13 @@ from contextlib import ExitStack
 
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.trained_run import run_of
-from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, name_of, open_benchmark
 from vlmrl.config import Config, ModelConfig, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.source import Source, read_template, run_template
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.controls import NO_THINK, controlled
-from vlmrl.features.benchmarks.export import check_export, export_answers
+from vlmrl.features.benchmarks.export import can_export, export_answers
 from vlmrl.features.benchmarks.judge import check_judge
 from vlmrl.features.benchmarks.session import EvaluatedBenchmark, Plan, Session, build_engine
 from vlmrl.features.benchmarks.tables import sum_up
@@ -50,8 +50,7 @@ def evaluate_benchmarks(
     template = _template(plan, run, model)
     folders = [plan.data_root / name.partition(":")[0] for name in names]
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
-    for benchmark in opened if plan.export else ():
-        check_export(str(plan.export), benchmark, plan.protocol)
+    exported = _exported(opened, plan)
     if plan.judge:
         check_judge(plan.judge, opened, plan.protocol)
     sources = [
@@ -74,11 +73,28 @@ def evaluate_benchmarks(
         for benchmark, source in zip(opened, sources, strict=True):
             session = Session(engine, policy, plan, folder, output, turns)
             result = session.evaluate(benchmark, source)
-            if plan.export:
+            if plan.export and benchmark in exported:
                 export_answers(plan.export, plan.out / plan.export, source, result)
             results.append(session.with_controls(benchmark, source, result))
             output.say(sum_up(results[-1], plan.out / source.name))
+    if plan.export and (left := [name_of(each) for each in opened if each not in exported]):
+        output.show(f"not exported, {plan.export} has no task for them: {', '.join(left)}")
     return results
+
+
+def _exported(opened: Sequence[Benchmark], plan: Plan) -> list[Benchmark]:
+    """Return the benchmarks that the plan exports.
+
+    Raises:
+        UserError: the harness is not that of the protocol, or has no task for any of them.
+    """
+    if not plan.export:
+        return []
+    chosen = [each for each in opened if can_export(plan.export, each, plan.protocol)]
+    if not chosen:
+        names = ", ".join(map(name_of, opened))
+        raise UserError(f"vlmrl eval --export: {plan.export} has no task for any of {names}")
+    return chosen
 
 
 def _template(plan: Plan, run: Config | None, model: str) -> str | Template | None:

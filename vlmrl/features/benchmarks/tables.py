@@ -72,6 +72,8 @@ def _stated(text: str) -> float | None:
 # --------------------------------------------------------------------------------------------------
 
 
+COUNTS = ("n", "unread", "cut", "disagree", "")
+"""Columns that are too short to break."""
 SCALES = {"fraction": (1, 3), "percent": (100, 1), "sum": (1, 0)}
 """By the unit of a number: its factor, and its digits."""
 
@@ -196,10 +198,11 @@ def _plain(value: Any) -> str:
 
 
 def make_table(*columns: str) -> Table:
-    """Return an empty table with these columns; where there is little room the first one is broken."""
+    """Return an empty table with these columns; in a narrow terminal names and numbers are broken."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, no_wrap=bool(table.columns), overflow="fold")
+    table.add_column(columns[0], min_width=10, overflow="fold")
+    for column in columns[1:]:
+        table.add_column(column, no_wrap=column in COUNTS, overflow="fold")
     return table
 
 
