@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["VERSIONS", "Harness"]
-
 Harness = Literal["lmms_eval", "vlmevalkit"]
 
 VERSIONS: dict[Harness, str] = {

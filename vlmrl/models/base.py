@@ -15,6 +15,7 @@ import torch
 
 from vlmrl.config import BuildConfig
 from vlmrl.models import media_features
+from vlmrl.models.chat import render_chat, render_reply
 from vlmrl.models.frozen_towers import frozen_towers_of
 from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
 from vlmrl.schema.media import Decoded
@@ -70,6 +71,8 @@ class Family:
     """Related model types that cannot be trained -> why."""
     hears_videos: ClassVar[bool] = False
     """Whether the model takes the audio of videos."""
+    saves_exports: ClassVar[bool] = False
+    """Whether published checkpoints have the names of `export_names`, not those that transformers writes."""
     unserved: ClassVar[str] = ""
     """Why vLLM cannot serve the family at all; empty when it can."""
     unserved_videos: ClassVar[str] = ""
@@ -95,8 +98,12 @@ class Family:
         """Store on a loaded processor what encoding needs and only the model's config knows."""
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt as text: ONE placeholder per medium, generation prompt included."""
-        raise TypeError(f"{type(self).__name__} must define render")
+        """Render the chat prompt as text: ONE placeholder per medium, generation prompt included.
+
+        Raises:
+            UserError: see `render_chat`.
+        """
+        return render_chat(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a rendered prompt and its decoded media, in prompt order: ids, tensors, positions."""
@@ -110,7 +117,7 @@ class Family:
         Raises:
             UserError: The chat template or the family cannot show it.
         """
-        raise TypeError(f"{type(self).__name__} must define reply")
+        return render_reply(self, processor, parts)
 
     def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
         """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
@@ -235,14 +242,21 @@ class Family:
 
     def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Save the model with these weights (under in-memory names) so that `from_pretrained` reads it."""
-        model.save_pretrained(folder, state_dict=dict(weights))
+        if self.saves_exports:
+            named = self.published(model, weights)
+            model.save_pretrained(folder, state_dict=named, save_original_format=False)
+        else:
+            model.save_pretrained(folder, state_dict=dict(weights))
 
     def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return weights as `save` writes them, whole layers at a time, of tied ones the first name."""
+        if self.saves_exports:
+            left_out = {"lm_head.weight"} if is_tied(model) else set()
+            return self.export_names({n: w for n, w in weights.items() if n not in left_out})
         from transformers.core_model_loading import revert_weight_conversion  # after the shim
 
-        left_out = model._keys_to_ignore_on_save or ()
-        kept = {name: weight for name, weight in weights.items() if name not in left_out}
+        ignored = model._keys_to_ignore_on_save or ()
+        kept = {name: weight for name, weight in weights.items() if name not in ignored}
         return dict(revert_weight_conversion(model, kept))
 
     def export_config(self, model: Any, folder: str) -> None:
@@ -257,6 +271,11 @@ class Family:
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as vLLM expects; the base class keeps the in-memory names."""
         return dict(named)
+
+
+def is_tied(model: Any) -> bool:
+    """Return whether the head has the weights of the embeddings."""
+    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def family_of(model_type: str) -> Family:

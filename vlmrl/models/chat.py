@@ -7,16 +7,18 @@ import re
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 from transformers import ProcessorMixin
 
 from vlmrl.errors import UserError
-from vlmrl.models.base import Family
 from vlmrl.schema import Media, Sample
 from vlmrl.schema.media import Decoded, kind_of
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
+
+if TYPE_CHECKING:
+    from vlmrl.models.base import Family
 
 # --------------------------------------------------------------------------------------------------
 # The list of tools in a prompt: by the chat template where it has one, else in the words of Hermes.

@@ -146,10 +146,16 @@ class TruthKind:
     def parse(self, value: Any, frame: Frame) -> Any:
         """Return the typed value that a row states, in the unit square and in seconds.
 
+        The base class expects a list of what `parse_item` reads.
+
         Raises:
             ValueError: the row states no such value; the message says "expected X, got Y".
         """
-        raise TypeError(f"{type(self).__name__} must define parse")
+        return tuple(self.parse_item(item, frame) for item in check_list(value))
+
+    def parse_item(self, value: Any, frame: Frame) -> Any:
+        """Return one value of `types` that a row states in a list; see `parse`."""
+        raise TypeError(f"{type(self).__name__} must define parse or parse_item")
 
     def to_json(self, item: Any) -> dict[str, Any]:
         """Return one value of `types` as `parse` reads it, in the coordinates that it has."""
@@ -243,6 +249,11 @@ def scale(points: Iterable[Sequence[float]], frame: Frame) -> list[tuple[float, 
     """Return points of the unit square in the frame's space."""
     width, height = geometry.extent(frame)
     return [(x * width, y * height) for x, y in points]
+
+
+def write_corners(points: Iterable[Sequence[float]], frame: Frame) -> list[list[float]]:
+    """Return points of the unit square as a model should write them in the frame's space."""
+    return [round_place(point, frame.space) for point in scale(points, frame)]
 
 
 def label_of(item: Any, several: bool = True) -> dict[str, str]:

@@ -8,19 +8,8 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry
 from vlmrl.schema import Box, Frame, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Claim,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_numbers,
-    label_of,
-    list_items,
-    round_place,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Claim, Mark, Readers, TruthKind
 
 
 @dataclass(frozen=True)
@@ -34,14 +23,18 @@ class Boxes(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"detection": {"check_labels": False}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[Box, ...]:
-        """Order and clip each box; one without area inside the media is refused."""
-        return tuple(parse_box(item, frame) for item in check_list(value))
+    def parse_item(self, value: Any, frame: Frame) -> Box:
+        """Order and clip a box; one without area inside the media is refused."""
+        numbers = base.check_numbers(value, "box", 4)
+        box = geometry.box(numbers, frame, base.check_label(value))
+        if box is None:
+            raise ValueError(f"expected a box with area inside the media, got {numbers}")
+        return box
 
     def to_json(self, item: Box) -> dict[str, Any]:
         """Return `{"box", "label"?, "score"?}`."""
         score = {} if item.score is None else {"score": item.score}
-        return {"box": list(item.xyxy), **label_of(item), **score}
+        return {"box": list(item.xyxy), **base.label_of(item), **score}
 
     def convert(self, item: Box, frame: Frame) -> Box:
         """Scale the corners."""
@@ -58,10 +51,10 @@ class Boxes(TruthKind):
     def write(self, truth: Truth, frame: Frame) -> str:
         """Write `{"bbox_2d": ...}`; labels tell several apart, a confidence is written if set."""
         boxes = truth.boxes or ()
-        return list_items(
+        return base.list_items(
             [
                 {"bbox_2d": write_box(box, frame)}
-                | label_of(box, len(boxes) > 1)
+                | base.label_of(box, len(boxes) > 1)
                 | ({} if box.score is None else {"confidence": box.score})
                 for box in boxes
             ]
@@ -105,18 +98,9 @@ EXAMPLES = (
 """Three boxes at whole pixels of 640 x 480."""
 
 
-def parse_box(value: Any, frame: Frame) -> Box:
-    """Return the box of `{"box": [...], "label"?}` or of four bare numbers in the frame's space."""
-    numbers = check_numbers(value, "box", 4)
-    box = geometry.box(numbers, frame, check_label(value))
-    if box is None:
-        raise ValueError(f"expected a box with area inside the media, got {numbers}")
-    return box
-
-
 def write_box(box: Box, frame: Frame) -> list[float]:
     """Return the four numbers that a model should write for a box."""
-    return round_place(geometry.from_unit(box, frame), frame.space)
+    return base.round_place(geometry.from_unit(box, frame), frame.space)
 
 
 def move_aside(box: Box) -> Box:

@@ -10,18 +10,8 @@ from typing import Any, ClassVar
 from vlmrl.answers import geometry, parsing
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_number,
-    label_of,
-    list_items,
-    round_place,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind
 
 COCO_NAMES = (
     "nose", "left eye", "right eye", "left ear", "right ear", "left shoulder", "right shoulder",
@@ -64,14 +54,31 @@ class Keypoints(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"oks": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[Instance, ...]:
+    def parse_item(self, value: Any, frame: Frame) -> Instance:
         """Refuse an instance without area, or with a visibility other than 0, 1 and 2."""
-        return tuple(_parse_instance(item, frame) for item in check_list(value))
+        if not isinstance(value, Mapping) or "keypoints" not in value:
+            raise ValueError(f'expected {{"keypoints": [[x, y, v], ...]}}, got {value!r:.80}')
+        stated = base.check_list(value["keypoints"])
+        if stated and not any(isinstance(n, list | tuple) for n in stated):
+            stated = [stated[i : i + 3] for i in range(0, len(stated), 3)]
+        width, height = geometry.extent(frame)
+        spots: list[Spot] = []
+        for spot in stated:
+            numbers = [base.check_number(n) for n in base.check_list(spot)]
+            if len(numbers) != 3 or numbers[2] not in (0, 1, 2):
+                raise ValueError(f"expected [x, y, v] with v 0, 1 or 2, got {spot!r:.80}")
+            spots.append((numbers[0] / width, numbers[1] / height, int(numbers[2])))
+        area = value.get("area")
+        share = None if area is None else base.check_number(area) / (width * height)
+        instance = Instance(tuple(spots), share, base.check_label(value))
+        if not any(v for _, _, v in spots) or not scale_of(instance) > 0:
+            raise ValueError(f"expected a labelled keypoint and an area, got {value!r:.80}")
+        return instance
 
     def to_json(self, item: Instance) -> dict[str, Any]:
         """Return `{"keypoints", "area"?, "label"?}`."""
         area = {} if item.area is None else {"area": item.area}
-        return {"keypoints": [list(spot) for spot in item.spots], **area, **label_of(item)}
+        return {"keypoints": [list(spot) for spot in item.spots], **area, **base.label_of(item)}
 
     def convert(self, item: Instance, frame: Frame) -> Instance:
         """Scale the keypoints and the area."""
@@ -93,10 +100,10 @@ class Keypoints(TruthKind):
     def write(self, truth: Truth, frame: Frame) -> str:
         """Write `{"keypoints": ...}`; labels tell several apart."""
         instances = truth.value(self.name) or ()
-        return list_items(
+        return base.list_items(
             [
                 {"keypoints": [_write_spot(spot, frame) for spot in instance.spots]}
-                | label_of(instance, len(instances) > 1)
+                | base.label_of(instance, len(instances) > 1)
                 for instance in instances
             ]
         )
@@ -192,33 +199,11 @@ def _read_spots(value: Any) -> list[Spot] | None:
     return spots
 
 
-def _parse_instance(value: Any, frame: Frame) -> Instance:
-    if not isinstance(value, Mapping) or "keypoints" not in value:
-        raise ValueError(f'expected {{"keypoints": [[x, y, v], ...]}}, got {value!r:.80}')
-    stated = check_list(value["keypoints"])
-    if stated and not any(isinstance(n, list | tuple) for n in stated):
-        stated = [stated[i : i + 3] for i in range(0, len(stated), 3)]
-    width, height = geometry.extent(frame)
-    spots: list[Spot] = []
-    for spot in stated:
-        numbers = [check_number(n) for n in check_list(spot)]
-        if len(numbers) != 3 or numbers[2] not in (0, 1, 2):
-            raise ValueError(f"expected [x, y, v] with v 0, 1 or 2, got {spot!r:.80}")
-        spots.append((numbers[0] / width, numbers[1] / height, int(numbers[2])))
-    area = value.get("area")
-    share = None if area is None else check_number(area) / (width * height)
-    instance = Instance(tuple(spots), share, check_label(value))
-    if not any(v for _, _, v in spots) or not scale_of(instance) > 0:
-        raise ValueError(f"expected a labelled keypoint and an area, got {value!r:.80}")
-    return instance
-
-
 def _write_spot(spot: Spot, frame: Frame) -> list[float]:
     x, y, v = spot
     if not v:
         return [0, 0, 0]
-    width, height = geometry.extent(frame)
-    return [*round_place((x * width, y * height), frame.space), v]
+    return [*base.write_corners([(x, y)], frame)[0], v]
 
 
 def _move(instance: Instance) -> Instance:

@@ -8,18 +8,8 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Polygon, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Claim,
-    Mark,
-    Readers,
-    TruthKind,
-    check_list,
-    check_numbers,
-    list_items,
-    round_place,
-    scale,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Claim, Mark, Readers, TruthKind
 
 
 @dataclass(frozen=True)
@@ -37,9 +27,20 @@ class Masks(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"mask_iou": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[Any, ...]:
-        """Return polygons in the unit square, run lengths as they are."""
-        return tuple(_parse_mask(item, frame) for item in check_list(value))
+    def parse_item(self, value: Any, frame: Frame) -> Any:
+        """Return a polygon in the unit square, run lengths as they are."""
+        if isinstance(value, Mapping) and "polygon" not in value:
+            if set(value) != {"size", "counts"}:
+                raise ValueError(
+                    f'expected a polygon or an RLE {{"size": [h, w], "counts"}}, got {value!r:.80}'
+                )
+            return dict(value)
+        listed = value["polygon"] if isinstance(value, Mapping) else value
+        corners = [base.check_numbers(corner, "corner", 2) for corner in base.check_list(listed)]
+        if len(corners) < 3:
+            raise ValueError(f"expected at least 3 corners of a polygon, got {len(corners)}")
+        width, height = geometry.extent(frame)
+        return Polygon((x / width, y / height) for x, y in corners)
 
     def to_json(self, item: Polygon) -> dict[str, Any]:
         """Return `{"polygon": [[x, y], ...]}`."""
@@ -47,7 +48,7 @@ class Masks(TruthKind):
 
     def convert(self, item: Polygon, frame: Frame) -> Polygon:
         """Scale the corners."""
-        return Polygon(scale(item, frame))
+        return Polygon(base.scale(item, frame))
 
     def instruct(self, truth: Truth, space: Space) -> str:
         """Show one polygon."""
@@ -58,12 +59,7 @@ class Masks(TruthKind):
         masks = truth.masks or ()
         if any(isinstance(mask, Mapping) for mask in masks):
             return None
-        return list_items(
-            [
-                {"polygon": [round_place(corner, frame.space) for corner in scale(mask, frame)]}
-                for mask in masks
-            ]
-        )
+        return base.list_items([{"polygon": base.write_corners(mask, frame)} for mask in masks])
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
         """Draw the outline of a polygon."""
@@ -101,18 +97,3 @@ class Masks(TruthKind):
         if any(isinstance(mask, Mapping) for mask in masks):
             return 1.0
         return super().share(replace(truth, masks=tuple(map(Polygon, masks))))
-
-
-def _parse_mask(value: Any, frame: Frame) -> Any:
-    if isinstance(value, Mapping) and "polygon" not in value:
-        if set(value) != {"size", "counts"}:
-            raise ValueError(
-                f'expected a polygon or an RLE {{"size": [h, w], "counts"}}, got {value!r:.80}'
-            )
-        return dict(value)
-    listed = value["polygon"] if isinstance(value, Mapping) else value
-    corners = [check_numbers(corner, "corner", 2) for corner in check_list(listed)]
-    if len(corners) < 3:
-        raise ValueError(f"expected at least 3 corners of a polygon, got {len(corners)}")
-    width, height = geometry.extent(frame)
-    return Polygon((x / width, y / height) for x, y in corners)

@@ -8,19 +8,8 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry, masks
 from vlmrl.schema import Frame, Point, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Claim,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_numbers,
-    label_of,
-    list_items,
-    round_place,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Claim, Mark, Readers, TruthKind
 from vlmrl.truths.boxes import EXAMPLES
 
 
@@ -35,13 +24,17 @@ class Points(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"point": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[Point, ...]:
+    def parse_item(self, value: Any, frame: Frame) -> Point:
         """Refuse a point outside the media."""
-        return tuple(_parse_point(item, frame) for item in check_list(value))
+        x, y = base.check_numbers(value, "point", 2)
+        point = geometry.point(x, y, frame, base.check_label(value))
+        if point is None:
+            raise ValueError(f"expected a point inside the media, got {[x, y]}")
+        return point
 
     def to_json(self, item: Point) -> dict[str, Any]:
         """Return `{"point", "label"?}`."""
-        return {"point": [item.x, item.y], **label_of(item)}
+        return {"point": [item.x, item.y], **base.label_of(item)}
 
     def convert(self, item: Point, frame: Frame) -> Point:
         """Scale the coordinates."""
@@ -62,9 +55,9 @@ class Points(TruthKind):
     def write(self, truth: Truth, frame: Frame) -> str:
         """Write `{"point_2d": ...}`, of boxes and masks a point inside; labels tell several apart."""
         points = places_to_point_at(truth)
-        return list_items(
+        return base.list_items(
             [
-                {"point_2d": write_point(point, frame)} | label_of(point, len(points) > 1)
+                {"point_2d": write_point(point, frame)} | base.label_of(point, len(points) > 1)
                 for point in points
             ]
         )
@@ -105,12 +98,4 @@ def places_to_point_at(truth: Truth) -> tuple[Point, ...]:
 
 def write_point(point: Point, frame: Frame) -> list[float]:
     """Return the two numbers that a model should write for a point."""
-    return round_place(geometry.point_from_unit(point, frame), frame.space)
-
-
-def _parse_point(value: Any, frame: Frame) -> Point:
-    x, y = check_numbers(value, "point", 2)
-    point = geometry.point(x, y, frame, check_label(value))
-    if point is None:
-        raise ValueError(f"expected a point inside the media, got {[x, y]}")
-    return point
+    return base.round_place(geometry.point_from_unit(point, frame), frame.space)

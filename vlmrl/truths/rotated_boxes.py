@@ -10,19 +10,8 @@ from typing import Any, ClassVar
 from vlmrl.answers import geometry, parsing
 from vlmrl.answers.parsing import is_number
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_numbers,
-    label_of,
-    list_items,
-    round_place,
-    scale,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind
 
 MAX_BOXES = 1000
 """Most rotated boxes that one answer may list."""
@@ -60,17 +49,29 @@ class RotatedBoxes(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"rotated_iou": {"check_labels": False}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[RotatedBox, ...]:
+    def parse_item(self, value: Any, frame: Frame) -> RotatedBox:
         """Refuse a box that is not convex or has no area."""
-        return tuple(_parse_box(item, frame) for item in check_list(value))
+        if isinstance(value, Mapping) and "corners" in value:
+            stated = base.check_list(value["corners"])
+            corners = [base.check_numbers(corner, "corner", 2) for corner in stated]
+            if len(corners) != 4:
+                raise ValueError(f"expected 4 corners, got {len(corners)}")
+            places = [(x, y) for x, y in corners]
+        else:
+            cx, cy, w, h, degrees = base.check_numbers(value, "rotated_box", 5)
+            places = turn_box(cx, cy, w, h, degrees)
+        box = _make(places, frame, base.check_label(value))
+        if box is None:
+            raise ValueError(f"expected a convex box with area, got {value!r:.80}")
+        return box
 
     def to_json(self, item: RotatedBox) -> dict[str, Any]:
         """Return `{"corners", "label"?}`."""
-        return {"corners": [list(corner) for corner in item.corners], **label_of(item)}
+        return {"corners": [list(corner) for corner in item.corners], **base.label_of(item)}
 
     def convert(self, item: RotatedBox, frame: Frame) -> RotatedBox:
         """Scale the corners."""
-        a, b, c, d = scale(item.corners, frame)
+        a, b, c, d = base.scale(item.corners, frame)
         return replace(item, corners=(a, b, c, d))
 
     def instruct(self, truth: Truth, space: Space) -> str:
@@ -84,10 +85,10 @@ class RotatedBoxes(TruthKind):
     def write(self, truth: Truth, frame: Frame) -> str:
         """Write the corners; labels tell several apart."""
         boxes: Sequence[RotatedBox] = truth.value(self.name) or ()
-        return list_items(
+        return base.list_items(
             [
-                {"corners": [round_place(c, frame.space) for c in scale(box.corners, frame)]}
-                | label_of(box, len(boxes) > 1)
+                {"corners": base.write_corners(box.corners, frame)}
+                | base.label_of(box, len(boxes) > 1)
                 for box in boxes
             ]
         )
@@ -191,22 +192,6 @@ def _make(corners: Sequence[Corner], frame: Frame, label: str | None) -> Rotated
     width, height = geometry.extent(frame)
     ordered = order_corners([(x / width, y / height) for x, y in corners])
     return RotatedBox(ordered, label) if ordered else None
-
-
-def _parse_box(value: Any, frame: Frame) -> RotatedBox:
-    if isinstance(value, Mapping) and "corners" in value:
-        stated = check_list(value["corners"])
-        corners = [check_numbers(corner, "corner", 2) for corner in stated]
-        if len(corners) != 4:
-            raise ValueError(f"expected 4 corners, got {len(corners)}")
-        places = [(x, y) for x, y in corners]
-    else:
-        cx, cy, w, h, degrees = check_numbers(value, "rotated_box", 5)
-        places = turn_box(cx, cy, w, h, degrees)
-    box = _make(places, frame, check_label(value))
-    if box is None:
-        raise ValueError(f"expected a convex box with area, got {value!r:.80}")
-    return box
 
 
 def _turn(a: Corner, b: Corner, c: Corner) -> float:

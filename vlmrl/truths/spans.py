@@ -9,16 +9,8 @@ from typing import Any, ClassVar
 
 from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Space, Span, Truth
-from vlmrl.truths.base import (
-    Claim,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_numbers,
-    label_of,
-)
+from vlmrl.truths import base
+from vlmrl.truths.base import Claim, Mark, Readers, TruthKind
 
 STEP = 5
 """Seconds of each span in an answer that lists them all."""
@@ -34,13 +26,17 @@ class Spans(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"temporal_iou": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[Span, ...]:
-        """Clip each span to the duration; refuse one that runs backwards or lies outside."""
-        return tuple(_parse_span(item, frame) for item in check_list(value))
+    def parse_item(self, value: Any, frame: Frame) -> Span:
+        """Clip a span to the duration; refuse one that runs backwards or lies outside."""
+        start, end = base.check_numbers(value, "span", 2)
+        span = geometry.span(start, end, frame, base.check_label(value))
+        if span is None:
+            raise ValueError(f"expected start <= end inside the media, got {[start, end]}")
+        return span
 
     def to_json(self, item: Span) -> dict[str, Any]:
         """Return `{"span", "label"?}`."""
-        return {"span": [item.start, item.end], **label_of(item)}
+        return {"span": [item.start, item.end], **base.label_of(item)}
 
     def instruct(self, truth: Truth, space: Space) -> str:
         """Show a span, or an event where the spans have labels."""
@@ -105,11 +101,3 @@ def write_time(seconds: float) -> str:
 
 def _are_events(truth: Truth) -> bool:
     return any(span.label is not None for span in truth.spans or ())
-
-
-def _parse_span(value: Any, frame: Frame) -> Span:
-    start, end = check_numbers(value, "span", 2)
-    span = geometry.span(start, end, frame, check_label(value))
-    if span is None:
-        raise ValueError(f"expected start <= end inside the media, got {[start, end]}")
-    return span

@@ -9,17 +9,9 @@ from typing import Any, ClassVar
 
 from vlmrl import schema
 from vlmrl.schema import Box, Frame, Space, Truth
-from vlmrl.truths.base import (
-    PLACES,
-    Mark,
-    Readers,
-    TruthKind,
-    check_label,
-    check_list,
-    check_number,
-    label_of,
-)
-from vlmrl.truths.boxes import Boxes, move_aside, parse_box, write_box
+from vlmrl.truths import base
+from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind
+from vlmrl.truths.boxes import Boxes, move_aside, write_box
 
 
 @dataclass(frozen=True)
@@ -37,22 +29,24 @@ class Track(TruthKind):
 
     def parse(self, value: Any, frame: Frame) -> schema.BoxTrack:
         """Refuse times that do not rise."""
-        label = check_label(value)
-        items = check_list(
+        label = base.check_label(value)
+        items = base.check_list(
             value["track"] if isinstance(value, Mapping) and "track" in value else value
         )
         if not items or not all(isinstance(item, Mapping) and "time" in item for item in items):
             raise ValueError(f'expected a list of {{"time", "box"}}, got {value!r:.80}')
-        times = tuple(check_number(item["time"]) for item in items)
+        times = tuple(base.check_number(item["time"]) for item in items)
         if list(times) != sorted(set(times)):
             raise ValueError(f"expected times that rise, got {list(times)!r:.80}")
-        return schema.BoxTrack(times, tuple(parse_box(item, frame) for item in items), label)
+        return schema.BoxTrack(
+            times, tuple(Boxes().parse_item(item, frame) for item in items), label
+        )
 
     def to_json(self, item: schema.BoxTrack) -> dict[str, Any]:
         """Return `{"track": [{"time", "box"}, ...], "label"?}`."""
         boxes = zip(item.times, item.boxes, strict=True)
         track = [{"time": time, **Boxes().to_json(box)} for time, box in boxes]
-        return {"track": track, **label_of(item)}
+        return {"track": track, **base.label_of(item)}
 
     def convert(self, item: schema.BoxTrack, frame: Frame) -> schema.BoxTrack:
         """Scale the boxes."""

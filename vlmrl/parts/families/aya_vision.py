@@ -6,11 +6,9 @@ arXiv:2505.08751. It publishes no format for boxes; we ask for thousandths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 import transformers
 
 from vlmrl.parts.families.small.builder import Format
@@ -89,11 +87,3 @@ class AyaVision(SiglipFamily):
         # The HF processor cuts images into tiles whatever the setting of its image processor is.
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
         return tiles * (processor.img_size // processor.patch_size) ** 2
-
-    def image_features(
-        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
-    ) -> torch.Tensor:
-        """Compute the features [tiles, tokens, H]."""
-        pixels = torch.cat([t["pixel_values"] for t in tensors])
-        pixels = pixels.to(model.device, model.model.vision_tower.dtype)
-        return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output

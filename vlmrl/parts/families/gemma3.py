@@ -43,6 +43,7 @@ class Gemma3(SiglipFamily):
     model_types: ClassVar[tuple[str, ...]] = ("gemma3",)
     space: ClassVar[Space] = "norm1000"
     two_way_media: ClassVar[bool] = True
+    language_model: ClassVar[str] = "model"
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = ("<end_of_turn>", "<eos>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, SOFT, END)
@@ -101,30 +102,3 @@ class Gemma3(SiglipFamily):
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         """Return the number of tokens per image, which is the same for every size."""
         return processor.image_seq_length
-
-    def image_features(
-        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
-    ) -> torch.Tensor:
-        """Compute the features [images, tokens, H]."""
-        pixels = torch.cat([t["pixel_values"] for t in tensors])
-        pixels = pixels.to(model.device, model.model.vision_tower.dtype)
-        return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
-
-    def run(
-        self,
-        model: Any,
-        embeds: torch.Tensor,
-        places: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        cache: Any,
-    ) -> Any:
-        """Run the decoder, in which the tokens of one image attend to each other."""
-        return model.model(
-            inputs_embeds=embeds,
-            token_type_ids=None if places is None else places.long(),
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        )

@@ -5,19 +5,16 @@ Source: Hong et al. 2025, "GLM-4.5V and GLM-4.1V-Thinking", arXiv:2507.01006.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import transformers
 
-from vlmrl.config import BuildConfig
-from vlmrl.errors import UserError
 from vlmrl.models.base import ATTENTION_LINEAR
-from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_video_size
-from vlmrl.parts.families.small import builder, qwen_models
+from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_size
 from vlmrl.parts.families.small.builder import Format
+from vlmrl.parts.families.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 from vlmrl.schema.media import Video
 
@@ -35,20 +32,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 """Of small models: as published ones in what follows a turn, which is the next role."""
-VISION: Mapping[str, Any] = {
-    "depth": 2,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_heads": 4,
-    "image_size": 112,
-    "initializer_range": 0.05,
-}
-TEXT: Mapping[str, Any] = {
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "use_qk_norm": False,  # as published; only vLLM asks
-}
 
 
 @dataclass(frozen=True)
@@ -84,56 +67,59 @@ class Glm4vMoe(MropeFamily):
     router: ClassVar[str] = "mlp.gate"
     served_videos: ClassVar[int | None] = 1
 
-    def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """Build a small model of this architecture, see `Family.build`."""
-        model, tokenizer = builder.build(
-            "Glm4vMoeForConditionalGeneration",
-            lambda made: _config(build, made),
-            build,
-            corpus,
-            seed,
-            Format(
-                special=(PAD, *START, *ROLES, IMAGE, VIDEO, *MARKS),
-                roles=("\n",),
-                end="<|user|>",
-                pad=PAD,
-            ),
-        )
-        ends = tokenizer.convert_tokens_to_ids(list(self.turn_ends))
-        model.generation_config.eos_token_id = ends
-        of_images, of_videos = qwen_models.pixel_settings(model.config.vision_config)
-        processor = transformers.Glm4vProcessor(
-            image_processor=transformers.Glm4vImageProcessor(**of_images),
-            tokenizer=tokenizer,
-            video_processor=transformers.Glm4vVideoProcessor(**of_videos),
-            chat_template=CHAT_TEMPLATE,
-        )
-        return model, processor
+    small: ClassVar[SmallQwenModel] = SmallQwenModel(
+        model="Glm4vMoeForConditionalGeneration",
+        config="Glm4vMoeConfig",
+        processor="Glm4vProcessor",
+        image_processor="Glm4vImageProcessor",
+        video_processor="Glm4vVideoProcessor",
+        vision={
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_heads": 4,
+            "image_size": 112,
+            "initializer_range": 0.05,
+        },
+        text={
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "use_qk_norm": False,  # as published; only vLLM asks
+        },
+        rotated_share=0.5,
+        text_ties=True,
+        format=Format(
+            special=(PAD, *START, *ROLES, IMAGE, VIDEO, *MARKS),
+            roles=("\n",),
+            end="<|user|>",
+            pad=PAD,
+        ),
+        chat_template=CHAT_TEMPLATE,
+        token_ids={
+            "image_token_id": IMAGE,
+            "video_token_id": VIDEO,
+            "image_start_token_id": MARKS[0],
+            "image_end_token_id": MARKS[1],
+            "video_start_token_id": MARKS[2],
+            "video_end_token_id": MARKS[3],
+        },
+    )
 
     def _fit_image(self, processor: Any, width: int, height: int) -> tuple[int, int]:
         from transformers.models.glm4v.image_processing_glm4v import smart_resize
 
-        of_images = processor.image_processor
-        try:
-            high, wide = smart_resize(
-                of_images.temporal_patch_size,
-                height,
-                width,
-                temporal_factor=of_images.temporal_patch_size,
-                factor=of_images.patch_size * of_images.merge_size,
-                min_pixels=of_images.size["shortest_edge"],
-                max_pixels=of_images.size["longest_edge"],
-            )
-        except ValueError as error:
-            raise UserError(f"an image of {width}x{height} pixels is refused: {error}") from error
-        return wide, high
+        images = processor.image_processor
+        frames = images.temporal_patch_size
+        return fit_size(
+            smart_resize, images, "an image", frames, height, width, temporal_factor=frames
+        )
 
     def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
         from transformers.models.glm4v.video_processing_glm4v import smart_resize
 
-        video = video.paired()
-        sizes = (len(video.frames), *video.size[::-1])
-        return fit_video_size(smart_resize, processor.video_processor, video, sizes)
+        sizes = (len(video.paired().frames), *video.size[::-1])
+        return fit_size(smart_resize, processor.video_processor, "a video", *sizes)
 
     def _lay_video(
         self,
@@ -181,31 +167,3 @@ class Glm4vMoe(MropeFamily):
                 for part, own in zip(leaves, expert.chunk(len(leaves)), strict=True):
                     weights[f"{layer}{experts}{number}.{part}.weight"] = own
         return weights
-
-
-def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    kind = transformers.Glm4vMoeConfig
-    tokens = builder.token_fields(tokenizer)
-    fields = kind.sub_configs["text_config"].__annotations__.keys()
-    builder.check_fields(build, "text", build.text, {*fields, builder.TIED} - {*tokens})
-    fields = kind.sub_configs["vision_config"].__annotations__.keys()
-    builder.check_fields(build, "vision", build.vision, {*fields} - {"out_hidden_size"})
-    text, width = builder.text_fields(build, TEXT)
-    text["head_dim"] = width
-    rope = {**qwen_models.mrope(width // 2), "partial_rotary_factor": 0.5}
-    text.setdefault("rope_parameters", rope)
-    tied = text.pop(builder.TIED, False)
-    vision = {**VISION, **build.vision}
-    builder.head_dim("vision", "hidden_size", vision, "num_heads", 4)
-    token = tokenizer.convert_tokens_to_ids
-    return kind(
-        text_config={**text, **tokens, "tie_word_embeddings": tied},
-        vision_config={**vision, "out_hidden_size": text["hidden_size"]},
-        tie_word_embeddings=tied,
-        image_token_id=token(IMAGE),
-        video_token_id=token(VIDEO),
-        image_start_token_id=token(MARKS[0]),
-        image_end_token_id=token(MARKS[1]),
-        video_start_token_id=token(MARKS[2]),
-        video_end_token_id=token(MARKS[3]),
-    )

@@ -17,7 +17,7 @@ from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.chat import CHATML_ENDS, chatml
 from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
-from vlmrl.parts.families.tiled_like import ImageFamily
+from vlmrl.parts.families.tiled_like import ImageFamily, SiglipFamily
 from vlmrl.schema import Space
 
 IMAGE = "<IMG_CONTEXT>"
@@ -33,11 +33,7 @@ class Internvl(ImageFamily):
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", "<video>")
-    towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("model.vision_tower.",),
-        "projector": ("model.multi_modal_projector.",),
-        "language": ("model.language_model.", "lm_head."),
-    }
+    towers: ClassVar[Mapping[str, tuple[str, ...]]] = SiglipFamily.towers
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("q_proj", "k_proj", "v_proj", "projection_layer", "fc1", "fc2"),
         "projector": ("linear_1", "linear_2"),
@@ -93,9 +89,7 @@ class Internvl(ImageFamily):
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
         return tiles * processor.image_seq_length
 
-    def image_features(
-        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
-    ) -> torch.Tensor:
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tiles, tokens, H]."""
         pixels = torch.cat([t["pixel_values"] for t in tensors]).to(model.device)
         return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output

@@ -49,9 +49,8 @@ class LlavaOnevision(SiglipFamily):
     turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<video>")
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "vision": ("model.vision_tower.",),
+        **SiglipFamily.towers,
         "projector": ("model.multi_modal_projector.", "model.image_newline"),
-        "language": ("model.language_model.", "lm_head."),
     }
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
     small: ClassVar[SmallImageModel] = SmallImageModel(
@@ -97,9 +96,7 @@ class LlavaOnevision(SiglipFamily):
         sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])
         return sizes.num_image_tokens[0]
 
-    def image_features(
-        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
-    ) -> torch.Tensor:
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tokens of all images, H]."""
         tiles = max(t["pixel_values"].shape[1] for t in tensors)
         pixels = torch.cat([_pad_tiles(t["pixel_values"], tiles) for t in tensors])

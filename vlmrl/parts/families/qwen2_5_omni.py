@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR
+from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, is_tied
 from vlmrl.models.media_features import (
     count_audio_tokens,
     make_mel_features,
@@ -92,6 +92,7 @@ class Qwen25Omni(MropeFamily):
         f"{AUDIO_PATH}.layers",
     )
 
+    saves_exports: ClassVar[bool] = True
     unserved_videos: ClassVar[str] = (
         "vLLM lays out videos of Qwen2.5-Omni differently from transformers"
     )
@@ -235,20 +236,16 @@ class Qwen25Omni(MropeFamily):
 
     # ------------------------------------------------------------------------------ on the disk
 
-    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save the thinker alone under its published names, even if a whole model was read."""
-        named = self.published(model, weights)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
-
     def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights under their published names, see `Family.published`."""
-        return _published_names(model, weights)
+        """Return the weights of the thinker alone, even if a whole model was read."""
+        whole = MropeFamily.published(self, model, weights)
+        return {name.removeprefix("thinker."): weight for name, weight in whole.items()}
 
     def export_config(self, model: Any, folder: str) -> None:
         """Write the config of a whole model that does not speak: vLLM does not know the thinker alone."""
         thinker = copy.deepcopy(model.config)
         # vLLM reads this field, which defaults to True; transformers reads that of the thinker.
-        thinker.text_config.tie_word_embeddings = _is_tied(model)
+        thinker.text_config.tie_word_embeddings = is_tied(model)
         whole = transformers.Qwen2_5OmniConfig(
             thinker_config=thinker.to_dict(),
             enable_audio_output=False,
@@ -260,16 +257,6 @@ class Qwen25Omni(MropeFamily):
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in a published whole model."""
         return {f"thinker.{_flat_name(name)}": weight for name, weight in named.items()}
-
-
-def _published_names(model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename the weights as published; a head that is tied to the embeddings is left out."""
-    left_out = "lm_head.weight" if _is_tied(model) else None
-    return {_flat_name(n): weight for n, weight in weights.items() if n != left_out}
-
-
-def _is_tied(model: Any) -> bool:
-    return model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 def _flat_name(name: str) -> str:

@@ -18,11 +18,11 @@ from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.models import media_features
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family
-from vlmrl.models.chat import CHATML_ENDS, chatml, render_chat, render_reply
+from vlmrl.models.chat import CHATML_ENDS, chatml
 from vlmrl.models.media_features import count_audio_tokens, make_mel_features, stand_alone
 from vlmrl.parts.families.small import builder
 from vlmrl.parts.families.small.builder import Format
-from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+from vlmrl.schema import Encoded, Frame, MediaKind, Space
 from vlmrl.schema.media import Audio, Decoded
 
 AUDIO = "<|AUDIO|>"
@@ -71,6 +71,8 @@ class Qwen2Audio(Family):
         "model.audio_tower.layers",
     )
     shared: ClassVar[bool] = True
+    # transformers writes wrong names for this model (5.19: `language_model.model.model`); vLLM refuses them.
+    saves_exports: ClassVar[bool] = True
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small model of this architecture, see `Family.build`; it takes two seconds of audio.
@@ -95,14 +97,6 @@ class Qwen2Audio(Family):
         )
 
     # ------------------------------------------------------------------------------- prompts
-
-    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `render_chat`."""
-        return render_chat(self, processor, sample, instruction)
-
-    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
-        """Render an observation, see `render_reply`."""
-        return render_reply(self, processor, parts)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as ids and mel features, equal to those of the HF processor; positions [1, T].
@@ -182,19 +176,6 @@ class Qwen2Audio(Family):
         )
         return out.last_hidden_state
 
-    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save the model under the names of published checkpoints.
-
-        The names that transformers writes for this model are wrong (5.19:
-        `language_model.model.model`), and vLLM refuses them.
-        """
-        named = self.published(model, weights)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
-
-    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights under their published names, see `Family.published`."""
-        return self.export_names(weights)
-
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in published checkpoints, from before transformers 5; vLLM expects them."""
         return {_published_name(name): value for name, value in named.items()}
@@ -209,11 +190,10 @@ def _published_name(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {
-        builder.TIED
-    }  # it does not tie its head
     fixed = builder.token_fields(tokenizer)
-    builder.check_fields(build, "text", build.text, text_fields - {*fixed})
+    # It does not tie its head.
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED, *fixed}
+    builder.check_fields(build, "text", build.text, text_fields)
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
     builder.check_fields(build, "audio", build.audio, audio_fields)
     builder.check_fields(build, "vision", build.vision, set())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.models.base import LANGUAGE_LINEAR
-from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_video_size, grid_seconds
+from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_size, grid_seconds
 from vlmrl.parts.families.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 from vlmrl.schema.media import Video
@@ -71,6 +71,5 @@ class Qwen3Vl(MropeFamily):
     def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
         from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize
 
-        video = video.paired()
-        sizes = (len(video.frames), *video.size[::-1])
-        return fit_video_size(smart_resize, processor.video_processor, video, sizes)
+        sizes = (len(video.paired().frames), *video.size[::-1])
+        return fit_size(smart_resize, processor.video_processor, "a video", *sizes)

@@ -50,22 +50,6 @@ class Exchange(Transpose):
         return {name: weight if fits else weight.transpose(self.dim0, self.dim1)}
 
 
-def read_in_place(model_type: str) -> None:
-    """Let transformers read the experts of this model type as views, from now on in this process."""
-    converters: list[WeightConverter | WeightRenaming] = [
-        WeightConverter(
-            source_patterns=name,
-            target_patterns=name,
-            operations=[Exchange(1, 2, check_dims=True)],
-        )
-        for name in EXPERTS
-    ]
-    register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
-
-
-# --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Qwen3VlMoe(Qwen3Vl):
     """The family of checkpoints of model type `qwen3_vl_moe`.
@@ -80,6 +64,7 @@ class Qwen3VlMoe(Qwen3Vl):
         "language": ATTENTION_LINEAR,
     }
     router: ClassVar[str] = "mlp.gate"
+    saves_exports: ClassVar[bool] = True
     small: ClassVar[SmallQwenModel] = replace(
         Qwen3Vl.small,
         model="Qwen3VLMoeForConditionalGeneration",
@@ -94,7 +79,12 @@ class Qwen3VlMoe(Qwen3Vl):
 
     def reader(self) -> Any:
         """Return the transformers class that reads its checkpoints, experts as views of the files."""
-        read_in_place("qwen3_vl_moe")
+        exchange = [Exchange(1, 2, check_dims=True)]
+        converters: list[WeightConverter | WeightRenaming] = [
+            WeightConverter(source_patterns=name, target_patterns=name, operations=exchange)
+            for name in EXPERTS
+        ]
+        register_checkpoint_conversion_mapping("qwen3_vl_moe", converters, overwrite=True)
         return super().reader()
 
     def adopt(self, processor: Any, config: Any) -> None:
@@ -120,18 +110,6 @@ class Qwen3VlMoe(Qwen3Vl):
         """Return the softmax over these experts alone, see `Family.weigh`."""
         weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
         return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)
-
-    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save the model in the layout of published checkpoints, see `Family.save`."""
-        named = self.published(model, weights)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
-
-    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights as in published checkpoints, see `Family.published`."""
-        named = self.export_names(weights)
-        if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-            named.pop("lm_head.weight", None)
-        return named
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights, those of the experts in the layout of published checkpoints."""

@@ -17,10 +17,10 @@ import torch
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
-from vlmrl.models.chat import CHATML_ENDS, render_chat, render_reply
+from vlmrl.models.chat import CHATML_ENDS
 from vlmrl.models.media_features import media_of_rows, place_features, stand_alone
 from vlmrl.parts.families.small import qwen_models
-from vlmrl.schema import Encoded, Frame, MediaKind, Sample
+from vlmrl.schema import Encoded, Frame, MediaKind
 from vlmrl.schema.media import Decoded, PilImage, Video, kind_of
 
 # --------------------------------------------------------------------------------------------------
@@ -108,15 +108,16 @@ def grid_seconds(processor: Any, video: Video) -> list[float]:
     return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]
 
 
-def fit_video_size(
+def fit_size(
     smart_resize: Callable[..., tuple[int, int]],
-    video_processor: Any,
-    video: Video,
-    sizes: Sequence[int],
+    processor: Any,
+    kind: str,
+    *sizes: int,
+    **more: int,
 ) -> tuple[int, int]:
-    """Return the (width, height) to which a processor's `smart_resize` resizes a video.
+    """Return the (width, height) to which the processor of images or videos resizes one of these sizes.
 
-    `sizes` are the leading arguments of `smart_resize`.
+    `sizes` are the leading arguments of its `smart_resize`, of which the last are height and width.
 
     Raises:
         UserError: `smart_resize` refuses them.
@@ -124,13 +125,13 @@ def fit_video_size(
     try:
         high, wide = smart_resize(
             *sizes,
-            factor=video_processor.patch_size * video_processor.merge_size,
-            min_pixels=video_processor.size["shortest_edge"],
-            max_pixels=video_processor.size["longest_edge"],
+            factor=processor.patch_size * processor.merge_size,
+            min_pixels=processor.size["shortest_edge"],
+            max_pixels=processor.size["longest_edge"],
+            **more,
         )
     except ValueError as error:
-        width, height = video.size
-        raise UserError(f"a video of {width}x{height} pixels is refused: {error}") from error
+        raise UserError(f"{kind} of {sizes[-1]}x{sizes[-2]} pixels is refused: {error}") from error
     return wide, high
 
 
@@ -193,23 +194,17 @@ class MropeFamily(Family):
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small model of this architecture, see `Family.build`."""
-        return qwen_models.build(self.small, build, corpus, seed)
+        model, processor = qwen_models.build(self.small, build, corpus, seed)
+        model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
+        return model, processor
 
     # ------------------------------------------------------------------------------- prompts
-
-    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `render_chat`."""
-        return render_chat(self, processor, sample, instruction)
 
     def adopt(self, processor: Any, config: Any) -> None:
         """Store the positions per second on the processor, and leave the pixel limit to `data.video`."""
         processor.tokens_per_second = getattr(config.vision_config, "tokens_per_second", 1)
         if hasattr(processor.video_processor, "cap_pixels_per_frame"):
             processor.video_processor.cap_pixels_per_frame = False
-
-    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
-        """Render an observation, see `render_reply`."""
-        return render_reply(self, processor, parts)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as ids, pixels and M-RoPE positions, equal to those of the HF processor.
@@ -316,30 +311,19 @@ class MropeFamily(Family):
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         """Count one token per merged patch of the resized image."""
         width, height = self._fit_image(processor, width, height)
-        factor = _factor(processor.image_processor)
+        factor = processor.image_processor.patch_size * processor.image_processor.merge_size
         return (width // factor) * (height // factor)
 
     def _fit_video(self, processor: Any, video: Video) -> tuple[int, int]:
         """Return the (width, height) in pixels to which the processor resizes a video's frames."""
         from transformers.models.qwen2_vl.video_processing_qwen2_vl import smart_resize
 
-        return fit_video_size(smart_resize, processor.video_processor, video, video.size[::-1])
+        return fit_size(smart_resize, processor.video_processor, "a video", *video.size[::-1])
 
     def _fit_image(self, processor: Any, width: int, height: int) -> tuple[int, int]:
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-        sizes = processor.image_processor.size
-        try:
-            high, wide = smart_resize(
-                height,
-                width,
-                factor=_factor(processor.image_processor),
-                min_pixels=sizes["shortest_edge"],
-                max_pixels=sizes["longest_edge"],
-            )
-        except ValueError as error:
-            raise UserError(f"an image of {width}x{height} pixels is refused: {error}") from error
-        return wide, high
+        return fit_size(smart_resize, processor.image_processor, "an image", height, width)
 
     # ------------------------------------------------------------------------------- forward
 
@@ -440,10 +424,6 @@ class MropeFamily(Family):
             **deepstack,
         )
         return out.last_hidden_state
-
-
-def _factor(image_processor: Any) -> int:
-    return image_processor.patch_size * image_processor.merge_size
 
 
 def _media(config: Any, prompt: Encoded) -> list[tuple[int, torch.Tensor, torch.Tensor]]:

@@ -17,9 +17,8 @@ from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.models import media_features
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family, shift
-from vlmrl.models.chat import render_chat, render_reply
 from vlmrl.parts.families.small import image_models
-from vlmrl.schema import Encoded, Frame, Sample, Space
+from vlmrl.schema import Encoded, Frame, Space
 from vlmrl.schema.media import Decoded, PilImage
 
 
@@ -50,14 +49,6 @@ class ImageFamily(Family):
         raise TypeError(f"{type(self).__name__} must define image_features")
 
     # ------------------------------------------------------------------------------- prompts
-
-    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt, see `render_chat`."""
-        return render_chat(self, processor, sample, instruction)
-
-    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
-        """Render an observation, see `render_reply`."""
-        return render_reply(self, processor, parts)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a prompt as the HF processor does: ids, `tensor_names`, and positions [1, T] from 0.
@@ -125,26 +116,18 @@ class ImageFamily(Family):
         if features is not None:
             places = input_ids == model.config.image_token_id
             embeds = media_features.place_features(embeds, places, features)
-        out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
-        return out.last_hidden_state
-
-    def run(
-        self,
-        model: Any,
-        embeds: torch.Tensor,
-        places: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        cache: Any,
-    ) -> Any:
-        """Run the decoder on embeddings [B, T, H]; `places` [B, T] marks images, if there are any."""
-        return model.get_submodule(self.language_model)(
+        marks = {}
+        if self.two_way_media:
+            marks["token_type_ids"] = None if places is None else places.long()
+        out = model.get_submodule(self.language_model)(
             inputs_embeds=embeds,
             attention_mask=attention_mask,
-            position_ids=position_ids,
+            position_ids=position_ids[0],
             past_key_values=cache,
             use_cache=cache is not None,
+            **marks,
         )
+        return out.last_hidden_state
 
 
 def adds_special_tokens(processor: Any, text: str) -> bool:
@@ -183,18 +166,13 @@ class SiglipFamily(ImageFamily):
         "model.vision_tower.encoder.layers",
     )
     shared: ClassVar[bool] = True
+    saves_exports: ClassVar[bool] = True
 
-    def save(self, model: Any, folder: str, weights: Mapping[str, torch.Tensor]) -> None:
-        """Save the model, see `Family.save`; a head that is tied to the embeddings is left out."""
-        named = self.published(model, weights)
-        model.save_pretrained(folder, state_dict=named, save_original_format=False)
-
-    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the weights as in published checkpoints, see `Family.published`."""
-        named = self.export_names(weights)
-        if model.get_output_embeddings().weight is model.get_input_embeddings().weight:
-            named.pop(_published_name("lm_head.weight"), None)
-        return named
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+        """Compute the features [tiles, tokens, H] of `pixel_values` [tiles, 3, side, side]."""
+        pixels = torch.cat([t["pixel_values"] for t in tensors])
+        pixels = pixels.to(model.device, model.model.vision_tower.dtype)
+        return model.model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in published checkpoints, which vLLM expects."""
@@ -283,9 +261,7 @@ class IdeficsFamily(ImageFamily):
             tiles = _count_tiles(width, height, longest, side)
         return tiles * processor.image_seq_len
 
-    def image_features(
-        self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]
-    ) -> torch.Tensor:
+    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tokens of all images, H]."""
         pixels, seen = (torch.cat([t[key] for t in tensors], 1) for key in self.tensor_names)
         out = model.model.get_image_features(

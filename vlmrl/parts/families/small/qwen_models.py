@@ -17,6 +17,12 @@ CHAT_TEMPLATE = chatml(
     image="<|vision_start|><|image_pad|><|vision_end|>",
     video="<|vision_start|><|video_pad|><|vision_end|>",
 )
+TOKEN_IDS = {
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,7 @@ class SmallQwenModel:
     processor: str
     video_processor: str
     vision: Mapping[str, Any]
+    image_processor: str = "Qwen2VLImageProcessor"
     text: Mapping[str, Any] = field(default_factory=dict)
     vision_width: str = "hidden_size"
     """The field of the vision config for the width of the tower."""
@@ -37,6 +44,14 @@ class SmallQwenModel:
     """The share of rotary frequencies that M-RoPE gives to rows, and the same share to columns."""
     interleaved: bool = False
     """Whether M-RoPE interleaves the frequencies of time, rows and columns; only vLLM reads it."""
+    rotated_share: float = 1.0
+    """The share of each head that M-RoPE rotates."""
+    text_ties: bool = False
+    """Whether the text config has its own `tie_word_embeddings`."""
+    format: builder.Format | None = None
+    chat_template: str = CHAT_TEMPLATE
+    token_ids: Mapping[str, str] = field(default_factory=lambda: TOKEN_IDS)
+    """Field of the whole config -> the token whose id it takes."""
 
 
 def build(
@@ -44,7 +59,7 @@ def build(
 ) -> tuple[Any, Any]:
     """Build the model and its processor, see `builder.build`."""
     model, tokenizer = builder.build(
-        small.model, lambda t: _config(small, build, t), build, corpus, seed
+        small.model, lambda t: _config(small, build, t), build, corpus, seed, small.format
     )
     return model, _processor(small, model.config.vision_config, tokenizer)
 
@@ -61,14 +76,13 @@ def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: Any) -> Any:
     text["head_dim"] = width
     vision = {**small.vision, **build.vision}
     builder.head_dim("vision", small.vision_width, vision, "num_heads", 4)
-    rope = mrope(width, small.side_share, small.interleaved)
-    text.setdefault("rope_parameters", rope)
+    text.setdefault("rope_parameters", _rope(small, width))
     tied = text.pop(TIED, False)
     return config_class(
-        text_config={**text, **tokens},
+        text_config={**text, **tokens, **({TIED: tied} if small.text_ties else {})},
         vision_config={**vision, small.vision_out: text["hidden_size"]},
         tie_word_embeddings=tied,
-        **_media_tokens(tokenizer),
+        **_media_tokens(small, tokenizer),
     )
 
 
@@ -85,47 +99,42 @@ def build_published(
     """
     tokenizer = builder.train(corpus, BuildConfig().vocab_size)
     width = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-    rope = mrope(width, small.side_share, small.interleaved)
-    ends = {
-        key: value for key, value in builder.token_fields(tokenizer).items() if key != "vocab_size"
-    }
+    ends = {k: v for k, v in builder.token_fields(tokenizer).items() if k != "vocab_size"}
     config = getattr(transformers, small.config)(
-        text_config={**text, **ends, "rope_parameters": rope},
+        text_config={**text, **ends, "rope_parameters": _rope(small, width)},
         vision_config={**vision, small.vision_out: text["hidden_size"]},
         tie_word_embeddings=tied,
-        **_media_tokens(tokenizer),
+        **_media_tokens(small, tokenizer),
     )
     model = getattr(transformers, small.model)(config).eval()
     return model, _processor(small, model.config.vision_config, tokenizer)
 
 
-def _media_tokens(tokenizer: Any) -> dict[str, int]:
-    """Return the ids of the tokens of media, as the config's fields."""
-    token = tokenizer.convert_tokens_to_ids
-    return {
-        "image_token_id": token("<|image_pad|>"),
-        "video_token_id": token("<|video_pad|>"),
-        "vision_start_token_id": token("<|vision_start|>"),
-        "vision_end_token_id": token("<|vision_end|>"),
-    }
+def _media_tokens(small: SmallQwenModel, tokenizer: Any) -> dict[str, int]:
+    return {key: tokenizer.convert_tokens_to_ids(t) for key, t in small.token_ids.items()}
 
 
-def mrope(head_dim: int, side_share: float = 24 / 64, interleaved: bool = False) -> dict[str, Any]:
+def _rope(small: SmallQwenModel, head_dim: int) -> dict[str, Any]:
+    rope = mrope(int(head_dim * small.rotated_share), small.side_share)
+    if small.rotated_share < 1:
+        rope["partial_rotary_factor"] = small.rotated_share
+    return {**rope, "mrope_interleaved": True} if small.interleaved else rope
+
+
+def mrope(head_dim: int, side_share: float = 24 / 64) -> dict[str, Any]:
     """Return rotary parameters with a share of the frequencies for rows and the same for columns."""
     frequencies = head_dim // 2
     side = int(frequencies * side_share)
-    sections = [frequencies - 2 * side, side, side]
-    rope = {**builder.ROPE, "mrope_section": sections}
-    return {**rope, "mrope_interleaved": True} if interleaved else rope
+    return {**builder.ROPE, "mrope_section": [frequencies - 2 * side, side, side]}
 
 
 def _processor(small: SmallQwenModel, vision: Any, tokenizer: Any) -> Any:
     of_images, of_videos = pixel_settings(vision)
     return getattr(transformers, small.processor)(
-        image_processor=transformers.Qwen2VLImageProcessor(**of_images),
+        image_processor=getattr(transformers, small.image_processor)(**of_images),
         tokenizer=tokenizer,
         video_processor=getattr(transformers, small.video_processor)(**of_videos),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=small.chat_template,
     )
 
 
