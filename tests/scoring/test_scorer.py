@@ -364,7 +364,6 @@ def test_a_trl_function_is_recognised_by_its_signature(place: str) -> None:
         ({"verifier": "number", "options": {"factr": 1}}, "has no option 'factr'"),
         ({"verifier": "math"}, "neither a function nor a subclass"),
         ({"verifier": "numbr"}, "did you mean 'number'"),
-        ({"verifier": "number", "gate": True}, "needs scoring.combine: gate"),
     ],
 )
 def test_a_mistake_in_the_config_shows_before_the_first_completion(
@@ -375,9 +374,7 @@ def test_a_mistake_in_the_config_shows_before_the_first_completion(
         Scorer({"s": [reward(place, name, **fields)]}, ScoringConfig())
 
 
-def test_two_rewards_of_one_name_are_refused(place: str) -> None:
-    with pytest.raises(UserError, match="two rewards named 'number'"):
-        Scorer({"s": [reward(place, "number"), reward(place, "number")]}, ScoringConfig())
+def test_two_rewards_of_one_verifier_have_names(place: str) -> None:
     named = [reward(place, "number"), reward(place, "number", name="again")]
     assert rewards_of(named, ["0.5"]) == [1.0]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -332,40 +332,21 @@ def pairs(
         # One more pair outweighs any sum of qualities, each of which is at most 1.
         bonus = min(quality.shape) + 1.0
         return match(np.where(allowed > 0, allowed + bonus, 0.0))
+    # Candidates in order, of which each takes its row and its column.
+    order: Iterable[tuple[Any, Any]]
     if how == "greedy_iou":
-        order = [
-            divmod(int(k), quality.shape[1]) for k in np.argsort(-allowed, axis=None, kind="stable")
-        ]
-        return _taken([(p, n) for p, n in order if allowed[p, n] > 0])
-    if how == "greedy_confidence":
+        flat = np.argsort(-allowed, axis=None, kind="stable")
+        order = zip(*np.unravel_index(flat, allowed.shape), strict=True)
+    elif how == "greedy_confidence":
         falling = sorted(range(len(quality)), key=lambda p: -scores[p])
-        return _taken(
-            [
-                (p, int(n))
-                for p in falling
-                for n in np.argsort(-allowed[p], kind="stable")
-                if allowed[p, n] > 0
-            ]
-        )
-    columns = range(quality.shape[1])
-    return _taken(
-        [
-            (int(p), n)
-            for n in columns
-            for p in np.argsort(-allowed[:, n], kind="stable")
-            if allowed[p, n] > 0
-        ]
-    )
-
-
-def _taken(candidates: list[Pair]) -> list[Pair]:
-    """Return the candidates in order, each row and each column once."""
-    rows: set[int] = set()
+        order = ((p, n) for p in falling for n in np.argsort(-allowed[p], kind="stable"))
+    else:
+        best = np.argsort(-allowed, axis=0, kind="stable")
+        order = ((p, n) for n in range(quality.shape[1]) for p in best[:, n])
+    kept: dict[int, int] = {}
     columns: set[int] = set()
-    kept = []
-    for p, n in candidates:
-        if p not in rows and n not in columns:
-            rows.add(p)
-            columns.add(n)
-            kept.append((p, n))
-    return kept
+    for p, n in order:
+        if p not in kept and n not in columns and allowed[p, n] > 0:
+            kept[int(p)] = int(n)
+            columns.add(int(n))
+    return list(kept.items())

@@ -37,14 +37,7 @@ SAFE_BRACKETS = 200
 MAX_FAILURES = 64
 """Brackets that open nothing readable, before the rest of the text is given up."""
 
-_LITERAL_VALUES = {
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-    "null": None,
-    "None": None,
-}
+_LITERAL_VALUES = {"true": True, "false": False, "null": None, "none": None}
 _CLOSERS = {"[": "]", "(": ")", "{": "}"}
 _OPENER = re.compile(r"[\[({]")
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -129,8 +122,10 @@ def _sequence(text: str, at: int, opener: str, depth: int) -> tuple[Any, int]:
             if kind not in ("single", "double"):
                 raise _Unreadable(at)
             keys.append(token)
-            at = _expect(text, at, ":")
-            token, kind, at = _token(text, at)
+            token, kind, end = _token(text, at)
+            if kind != "mark" or token != ":":
+                raise _Unreadable(at)
+            token, kind, at = _token(text, end)
         if kind == "mark":
             if token not in _CLOSERS:
                 raise _Unreadable(at)
@@ -144,13 +139,6 @@ def _sequence(text: str, at: int, opener: str, depth: int) -> tuple[Any, int]:
     return (dict(zip(keys, items, strict=True)) if opener == "{" else items), at
 
 
-def _expect(text: str, at: int, mark: str) -> int:
-    token, kind, end = _token(text, at)
-    if kind != "mark" or token != mark:
-        raise _Unreadable(at)
-    return end
-
-
 def _token(text: str, at: int) -> tuple[Any, str, int]:
     """Return the next token's value, its kind and its end."""
     match = _TOKEN.match(text, at)
@@ -160,7 +148,7 @@ def _token(text: str, at: int) -> tuple[Any, str, int]:
     if kind == "number":
         return (float(raw) if any(c in raw for c in ".eE") else int(raw)), kind, match.end()
     if kind == "word":
-        return _LITERAL_VALUES[raw], kind, match.end()
+        return _LITERAL_VALUES[raw.lower()], kind, match.end()
     if kind in ("single", "double"):
         return _ESCAPE.sub(r"\1", raw), kind, match.end()
     return raw, kind, match.end()
@@ -399,7 +387,7 @@ def boxes(answer: str, frame: Frame) -> tuple[list[Box], str]:
         (x1, y1, x2, y2), label, score = item
         return geometry.clean_box(*geometry.to_unit(x1, y1, x2, y2, frame), label, score)
 
-    return _collected(answer, _box_items, make, "box")
+    return collect(answer, _box_items, make, "box")
 
 
 def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
@@ -419,7 +407,7 @@ def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
         box = geometry.box(numbers, frame, label)
         return geometry.centre(box) if box else None
 
-    return _collected(answer, _point_items, make, "point")
+    return collect(answer, _point_items, make, "point")
 
 
 def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
@@ -428,11 +416,7 @@ def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
     Spellings: `5 to 10`, `5s - 10s`, `00:05–00:10`, `5 and 10`; JSON or Python pairs; dicts with
     `start` and `end`, and a `label` where they are events. A chain (`5 to 10 to 12`) is no span.
     """
-
-    def make(item: Any) -> Span | None:
-        return geometry.span(item[0], item[1], frame, item[2])
-
-    return _collected(answer, _span_items, make, "span")
+    return collect(answer, _span_items, lambda i: geometry.span(i[0], i[1], frame, i[2]), "span")
 
 
 def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | None]], str]:
@@ -459,13 +443,14 @@ def track(answer: str, frame: Frame) -> tuple[list[tuple[float | None, Box | Non
     return entries, "" if entries else "no box found in the answer"
 
 
-def _collected(
+def collect(
     answer: str,
     items: Callable[[str], Iterator[Any]],
     make: Callable[[Any], Item | None],
     name: str,
+    lost: str = "outside the media or without extent",
 ) -> tuple[list[Item], str]:
-    """Apply `make` to the items read from an answer and count those that it cannot make."""
+    """Apply `make` to the items read from an answer and count those that it cannot make: `lost`."""
     if len(answer) > MAX_CHARS:
         return [], f"answer longer than {MAX_CHARS} characters"
     kept: list[Item] = []
@@ -479,7 +464,7 @@ def _collected(
         else:
             kept.append(made)
     if dropped:
-        return kept, f"{dropped} of {len(kept) + dropped} outside the media or without extent"
+        return kept, f"{dropped} of {len(kept) + dropped} {lost}"
     return kept, "" if kept else f"no {name} found in the answer"
 
 
@@ -499,13 +484,10 @@ def _point_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | No
     if "<|box_start|>" in answer:
         yield from _box_items(answer)
         return
-    nothing = True
-    for item in _from_value(values(answer), POINT_KEYS + BOX_KEYS, (2, 4)):
-        nothing = False
-        yield item
-    if nothing:
-        for match in _NAMED_POINT.finditer(answer):
-            yield (float(match[1]), float(match[2])), None, None
+    items = list(_from_value(values(answer), POINT_KEYS + BOX_KEYS, (2, 4)))
+    yield from items or (
+        ((float(match[1]), float(match[2])), None, None) for match in _NAMED_POINT.finditer(answer)
+    )
 
 
 def _from_value(
@@ -513,12 +495,12 @@ def _from_value(
 ) -> Iterator[tuple[_Numbers, str | None, float | None]]:
     """(numbers, label, score) of everything in a value that is a place; the rest is passed over."""
     if isinstance(value, dict):
-        numbers = _first(value, keys)
+        numbers = next((value[key] for key in keys if key in value), None)
         if numbers is None and 2 in sizes and "x" in value and "y" in value:
             numbers = [value["x"], value["y"]]
         if isinstance(numbers, list) and len(numbers) in sizes and all(map(is_number, numbers)):
             label = value.get("label")
-            score = _first(value, SCORE_KEYS)
+            score = next((value[key] for key in SCORE_KEYS if key in value), None)
             yield (
                 tuple(float(n) for n in numbers),
                 label if isinstance(label, str) else None,
@@ -533,14 +515,6 @@ def _from_value(
         else:
             for part in value:
                 yield from _from_value(part, keys, sizes)
-
-
-def _first(value: dict[str, Any], keys: Sequence[str]) -> Any:
-    """Return the value of the first of some keys that a dict has; None if it has none."""
-    for key in keys:
-        if key in value:
-            return value[key]
-    return None
 
 
 def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:
@@ -562,11 +536,9 @@ def is_number(value: Any) -> bool:
 
 
 def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
-    nothing = True
-    for value in _pairs(values(answer)):
-        nothing = False
-        yield value
-    if nothing and not _CHAIN.search(answer):
+    pairs = list(_pairs(values(answer)))
+    yield from pairs
+    if not pairs and not _CHAIN.search(answer):
         for match in _SPAN.finditer(answer):
             yield _seconds(match[1]), _seconds(match[2]), None
 
@@ -622,11 +594,10 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
         value = float(f"{plain}e{exponent}" if exponent else plain)
         numbers.add(value / 100 if sign and percent else value)
     numbers.update(_numbers_in_words(answer))
-    if len(numbers) != 1:
-        return (
-            None,
-            f"{len(numbers)} different numbers" if numbers else "no number found in the answer",
-        )
+    if not numbers:
+        return None, "no number found in the answer"
+    if len(numbers) > 1:
+        return None, f"{len(numbers)} different numbers"
     value = numbers.pop()
     return (value, "") if math.isfinite(value) else (None, "a number that is not finite")
 
@@ -646,9 +617,6 @@ def fields(answer: str) -> tuple[dict[str, Any] | None, str]:
     if len(answer) > MAX_CHARS:
         return None, f"answer longer than {MAX_CHARS} characters"
     objects = [v for v in values(answer) if isinstance(v, dict)]
-    if len(objects) != 1:
-        return (
-            None,
-            f"{len(objects)} JSON objects" if objects else "no JSON object found in the answer",
-        )
-    return objects[0], ""
+    if not objects:
+        return None, "no JSON object found in the answer"
+    return (objects[0], "") if len(objects) == 1 else (None, f"{len(objects)} JSON objects")

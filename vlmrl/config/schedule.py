@@ -26,18 +26,17 @@ CURVES: dict[str, Callable[[float], float]] = {
     "cosine": lambda share: 0.5 * (1 - math.cos(math.pi * share)),
 }
 """Form -> share of the way from the first value to the last, by the share of the time."""
+_PAIR = {"type": "array", "minItems": 2, "maxItems": 2}
 JSON_SCHEMA = {
     "type": "object",
     "properties": {
         "schedule": {
             "anyOf": [
-                {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2}},
+                {"type": "array", "items": _PAIR},
                 {
                     "type": "object",
                     "properties": {
-                        **{
-                            form: {"type": "array", "minItems": 2, "maxItems": 2} for form in CURVES
-                        },
+                        **dict.fromkeys(CURVES, _PAIR),
                         "from": {"type": "number"},
                         "until": {"type": "number"},
                     },

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import (
@@ -22,6 +23,15 @@ from vlmrl.errors import UserError
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
+
+
+@contextlib.contextmanager
+def refusing(where: str = "") -> Iterator[None]:
+    """Turn a UserError into the error that pydantic expects of a validator, `where` before it."""
+    try:
+        yield
+    except UserError as error:
+        raise ValueError(f"{where}{error}") from error
 
 
 class MayChange:
@@ -84,16 +94,17 @@ class Section(BaseModel):
         cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo
     ) -> Any:
         key = str(info.field_name)
+        wanted = cls.model_fields[key].annotation
+        if isinstance(value, bool) and bool not in (wanted, *get_args(wanted)):
+            raise ValueError(f"{str(value).lower()} is no value for this key")
         if not schedule.is_schedule(value):
             return handler(value)
         if not cls.may_change(key):
-            if cls.model_fields[key].annotation in (int, float, str):
+            if wanted in (int, float, str):
                 raise ValueError("this key takes no schedule: it is the same during a whole run")
             return handler(value)
-        try:
+        with refusing():
             moments = schedule.moments(value)
-        except UserError as error:
-            raise ValueError(str(error)) from error
         first, *_ = [handler(cls._value_at(key, value, moment)) for moment in moments]
         return first
 
@@ -105,14 +116,6 @@ class Section(BaseModel):
         # A schedule that begins with the default is no default.
         whole = info.exclude_defaults and not (info.include or info.exclude)
         return {**tree, **{k: plan for k, plan in self._schedules.items() if whole or k in tree}}
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and bool not in (wanted, *get_args(wanted)):
-            raise ValueError(f"{str(value).lower()} is no value for this key")
-        return value
 
 
 class Named(Section):

@@ -15,7 +15,7 @@ from vlmrl import plugins
 from vlmrl.config import schedule
 from vlmrl.config.exclusions import refuse_keys
 from vlmrl.config.named_models import NamedModels, name_model
-from vlmrl.config.section import PluginRef, Section
+from vlmrl.config.section import PluginRef, Section, refusing
 from vlmrl.config.sections.data import DataConfig, SourceConfig
 from vlmrl.config.sections.model import (
     ClusterConfig,
@@ -212,28 +212,17 @@ class Config(Section):
                     raise ValueError(f"two rewards are named {label!r}: give one of them a `name`")
                 if label in NO_REWARDS:
                     raise ValueError(f"{label!r} is a metric, no reward: give it another `name`")
-            try:
+            with refusing():
                 check_names(rewards)
-            except UserError as error:
-                raise ValueError(str(error)) from error
-        return self
-
-    @model_validator(mode="after")
-    def _schedules_are_sound(self) -> Config:
-        try:
-            for key, value in self.algorithm.options.items():
-                schedule.check(value, f"algorithm.options.{key}")
-            check(self.stages)
-        except UserError as error:
-            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
     def _keys_agree(self) -> Config:
-        try:
+        with refusing():
+            for key, value in self.algorithm.options.items():
+                schedule.check(value, f"algorithm.options.{key}")
+            check(self.stages)
             refuse_keys(self)
-        except UserError as error:
-            raise ValueError(str(error)) from error
         return self
 
     @model_validator(mode="after")
@@ -266,7 +255,9 @@ class Config(Section):
             return
         for source in sources:  # a misspelt verifier leaves its metric unknown: that comes first
             for reward in self.rewards_of(source):
-                _require_verifier(reward)
+                if ":" not in reward.verifier:  # a file of the user's would have to be imported
+                    with refusing("rewards: "):
+                        plugins.check("verifier", reward.verifier)
         raise ValueError(
             f"{key}: there is no metric {metric!r}{nearest(metric, sorted(set(known)))}"
         )
@@ -421,11 +412,3 @@ class Config(Section):
             if train.label == source.label and train.rewards is not None:
                 return train.rewards
         return self.rewards
-
-
-def _require_verifier(reward: RewardConfig) -> None:
-    if ":" not in reward.verifier:  # a file of the user's would have to be imported
-        try:
-            plugins.check("verifier", reward.verifier)
-        except UserError as error:
-            raise ValueError(f"rewards: {error}") from error

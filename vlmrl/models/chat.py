@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
-from transformers import ProcessorMixin
 
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample
 from vlmrl.schema.media import Decoded, kind_of
-from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
 if TYPE_CHECKING:
     from vlmrl.models.base import Family
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 #
 # Of the families here only Qwen3-VL's template knows tools, and it writes what Hermes models were taught;
 # the others were taught no form of their own, so that one form of calls is read for all.
-
-
-# isort: split
 
 
 CALL = ("<tool_call>", "</tool_call>")
@@ -54,17 +49,8 @@ def template_lists_tools(processor: Any) -> bool:
     """Return whether the chat template lists tools, and asks for calls in the form that is read here."""
     body = {"type": "object", "properties": {}, "required": []}
     function = {"name": PROBE, "description": PROBE, "parameters": body}
-    asked: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "x"}]}]
-    try:
-        text: str = ProcessorMixin.apply_chat_template(
-            processor,
-            asked,
-            tools=[{"type": "function", "function": function}],
-            tokenize=False,
-        )
-    except TemplateError:
-        return False
-    behind = text.partition(PROBE)[2]
+    tools = [{"type": "function", "function": function}]
+    behind = _try_apply(processor, [_turn("user", "x")], tools=tools).partition(PROBE)[2]
     return CALL[0] in behind and '"arguments"' in behind
 
 
@@ -76,26 +62,34 @@ def space_in_calls(processor: Any) -> str:
     if not template_lists_tools(processor):
         return ""
     function = {"name": PROBE, "arguments": {}}
-    messages: list[Any] = [
-        {"role": "user", "content": [{"type": "text", "text": "x"}]},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"type": "function", "function": function}],
-        },
-    ]
-    try:
-        text: str = ProcessorMixin.apply_chat_template(processor, messages, tokenize=False)
-    except TemplateError:
-        return ""
+    calls = [{"type": "function", "function": function}]
+    call = {"role": "assistant", "content": "", "tool_calls": calls}
+    text = _try_apply(processor, [_turn("user", "x"), call])
     space = text.partition(CALL[0])[2].partition("{")[0]
     return space if space.isspace() else ""
 
 
+def _turn(role: str, text: str, *media: dict[str, str]) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}, *media]}
+
+
+def _apply(processor: Any, messages: list[Any], **options: Any) -> str:
+    from transformers import ProcessorMixin  # after the shim that `models.base` imports
+
+    # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
+    text: str = ProcessorMixin.apply_chat_template(processor, messages, tokenize=False, **options)
+    return text
+
+
+def _try_apply(processor: Any, messages: list[Any], **options: Any) -> str:
+    """Return what the chat template makes of the turns; empty where it refuses them."""
+    try:
+        return _apply(processor, messages, **options)
+    except TemplateError:
+        return ""
+
+
 # --------------------------------------------------------------------------------------------------
-
-
-# isort: split
 
 
 CHATML_ENDS = ("<|im_end|>", "<|endoftext|>")
@@ -144,14 +138,7 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
         sample = replace(sample, system="\n\n".join(filter(None, parts)))
     messages = list_messages(family, processor.tokenizer, sample, instruction)
     try:
-        # Not the processor's own method: SmolVLM's adds video options and warns about them each time.
-        text: str = ProcessorMixin.apply_chat_template(
-            processor,
-            messages,
-            tools=listed,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        text = _apply(processor, messages, tools=listed, add_generation_prompt=True)
     except TemplateError as error:
         name = family.model_types[0]
         raise UserError(
@@ -176,8 +163,12 @@ def list_messages(
     for number, (role, parts) in enumerate(turns):
         _refuse_media_tokens(family, sample, parts)
         plain = break_special_tokens(parts, tokenizer)
-        if number == len(turns) - 1:
-            _append_instruction(plain, instruction)
+        if instruction and number == len(turns) - 1:
+            last = max((i for i, p in enumerate(plain) if isinstance(p, str)), default=None)
+            if last is None:
+                plain.append(instruction)
+            else:
+                plain[last] = f"{plain[last]}\n{instruction}"
         content = [_content(family, sample, part) for part in plain]
         messages.append({"role": role, "content": content})
     return messages
@@ -198,16 +189,6 @@ def _clean_schemas(family: Family, tokenizer: Any, sample: Sample) -> list[dict[
         for schema_text in texts
         for text in break_special_tokens([schema_text], tokenizer)
     ]
-
-
-def _append_instruction(parts: list[str | Media], instruction: str) -> None:
-    if not instruction:
-        return
-    last = max((i for i, p in enumerate(parts) if isinstance(p, str)), default=None)
-    if last is None:
-        parts.append(instruction)
-    else:
-        parts[last] = f"{parts[last]}\n{instruction}"
 
 
 def _content(family: Family, sample: Sample, part: str | Media) -> dict[str, str]:
@@ -253,22 +234,17 @@ def break_special_tokens(parts: Sequence[str | Media], tokenizer: Any) -> list[s
 # again.
 
 
-# isort: split
-
-
 POLICY_TEXT = "vlmrl0policy0turn"
 """Stands for the policy's turn while a template is rendered."""
 
 
 def render_reply(family: Family, processor: Any, parts: Sequence[str | Decoded]) -> str:
     """Render the parts as what tools answered; see `Family.reply`."""
-    messages: list[Any] = [
-        {"role": "user", "content": [_text("x")]},
-        {"role": "assistant", "content": [_text(POLICY_TEXT)]},
-    ]
+    turns = [_turn("user", "x"), _turn("assistant", POLICY_TEXT)]
+    turns += reply_messages(family, processor, parts)
     name = family.model_types[0]
     try:
-        text = _apply(processor, [*messages, *reply_messages(family, processor, parts)])
+        text = _apply(processor, turns, add_generation_prompt=True)
     except TemplateError as error:
         raise UserError(
             f"the chat template of this {name} refuses a second turn: {error}"
@@ -304,34 +280,20 @@ def reply_messages(
 
 def _shows_media_of_tools(family: Family, processor: Any) -> bool:
     """Return whether the template writes as many media tokens in the role `tool` as in the user's."""
-    content = [_text("y"), *({"type": kind} for kind in family.kinds)]
+    media = [{"type": kind} for kind in family.kinds]
     counts = []
     for role in ("user", "tool"):
-        messages: list[Any] = [
-            {"role": "user", "content": [_text("x")]},
-            {"role": "assistant", "content": [_text("x")]},
-            {"role": role, "content": content},
-        ]
-        try:
-            text = _apply(processor, messages)
-        except TemplateError:
-            return False
-        counts.append([text.count(token) for token in family.media_tokens])
-    return counts[0] == counts[1]
-
-
-def _apply(processor: Any, messages: list[Any]) -> str:
-    text: str = ProcessorMixin.apply_chat_template(
-        processor, messages, tokenize=False, add_generation_prompt=True
-    )
-    return text
+        turns = [_turn("user", "x"), _turn("assistant", "x"), _turn(role, "y", *media)]
+        text = _try_apply(processor, turns, add_generation_prompt=True)
+        counts.append([text.count(token) for token in family.media_tokens] if text else None)
+    return counts[0] is not None and counts[0] == counts[1]
 
 
 def _reply_content(family: Family, parts: Sequence[str | Decoded]) -> list[dict[str, str]]:
     content = []
     for part in parts:
         if isinstance(part, str):
-            content.append(_text(part))
+            content.append({"type": "text", "text": part})
             continue
         if (kind := kind_of(part)) not in family.kinds:
             raise UserError(
@@ -340,10 +302,6 @@ def _reply_content(family: Family, parts: Sequence[str | Decoded]) -> list[dict[
             )
         content.append({"type": kind})
     return content
-
-
-def _text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text}
 
 
 def join_texts(parts: Sequence[str | Decoded]) -> list[str | Decoded]:

@@ -369,10 +369,6 @@ class AskedModel:
 
 
 # --------------------------------------------------------------------------------------------------
-# The named models of this process: all that name one share its limits, its memory and its counts.
-
-
-# --------------------------------------------------------------------------------------------------
 # A checkpoint in a process of its own: `vlmrl serve` on the loopback, for the process that asks it alone.
 #
 # The asker's memory and random numbers are its own. The process is started when it is first asked, killed

@@ -258,8 +258,8 @@ class _Remote:
     """The attributes that make up its numbers."""
     _home: int
 
-    def _note(self, **values: Any) -> None:
-        for name, value in values.items():
+    def _note(self, *numbers: Any) -> None:
+        for name, value in zip(self.KNOWN, numbers, strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -306,13 +306,7 @@ class RemoteCompletion(_Remote, Completion):
         origin: Origin = "policy",
     ) -> None:
         """Note what is known of a completion of rank `home`; the other fields stay unset."""
-        self._note(
-            _home=home,
-            _num_tokens=num_tokens,
-            finish_reason=finish_reason,
-            versions=versions,
-            origin=origin,
-        )
+        self._note(home, num_tokens, finish_reason, versions, origin)
 
     @property
     def num_tokens(self) -> int:
@@ -340,7 +334,7 @@ class RemoteVerdict(_Remote, Verdict):
         self, home: int, score: float | None, applies: bool, fault: str | None, is_kill: bool
     ) -> None:
         """Note what is known of a verdict of rank `home`; the other fields stay unset."""
-        self._note(_home=home, score=score, applies=applies, fault=fault, _is_kill=is_kill)
+        self._note(home, score, applies, fault, is_kill)
 
     @property
     def is_kill(self) -> bool:

@@ -394,10 +394,6 @@ class ModelJudge(Verifier):
 
 
 # --------------------------------------------------------------------------------------------------
-# What verifiers share that ask a model which of two candidates is better.
-
-
-# --------------------------------------------------------------------------------------------------
 # Pairs of candidates: who meets whom in a group, how a reply is read, and what two orders add up to.
 
 

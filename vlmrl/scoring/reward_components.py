@@ -50,9 +50,12 @@ class TrlVerifier(Verifier):
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Call the function with a batch of one."""
+        messages = [{"role": turn.role, "content": turn.text} for turn in sample.turns]
+        if sample.system:
+            messages.insert(0, {"role": "system", "content": sample.system})
         columns: dict[str, Any] = {"solution": solution(sample.truth), **sample.meta}
         result = self.function(
-            prompts=[_messages(sample)],
+            prompts=[messages],
             completions=[[{"role": "assistant", "content": completion.text}]],
             completion_ids=[list(completion.token_ids)],
             **{key: [value] for key, value in columns.items()},
@@ -60,7 +63,10 @@ class TrlVerifier(Verifier):
         if inspect.isawaitable(result):
             import asyncio  # takes longer to import than all else here
 
-            result = asyncio.run(_wait(result))
+            async def wait(awaitable: Any) -> Any:
+                return await awaitable
+
+            result = asyncio.run(wait(result))
         (reward,) = result
         if reward is None:
             return Verdict.not_applicable()
@@ -81,16 +87,6 @@ def solution(truth: Truth) -> str | None:
     if truth.number is not None:
         return f"{truth.number:g}"
     return None
-
-
-def _messages(sample: Sample) -> list[dict[str, str]]:
-    """Return the turns of a sample as chat messages, without media."""
-    first = [{"role": "system", "content": sample.system}] if sample.system else []
-    return first + [{"role": turn.role, "content": turn.text} for turn in sample.turns]
-
-
-async def _wait(result: Any) -> Any:
-    return await result
 
 
 # --------------------------------------------------------------------------------------------------
@@ -193,18 +189,11 @@ def components_of(
     """Return the components of a source at every moment of its schedules.
 
     Raises:
-        UserError: as `resolve` and `check_joined`; two rewards have one name; a gate without
-            `combine: gate` or the reverse; a reward is to be correct by one that there is not.
+        UserError: as `resolve` and `check_joined`; `combine: gate` without a gate; a reward is to be
+            correct by one that there is not. The rest the config has checked.
     """
-    labels = [reward.label for reward in rewards]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise UserError(f"source {source!r} has two rewards named {label!r}: give one a `name`")
-    gates = any(reward.gate for reward in rewards)
-    if scoring.combine == "gate" and not gates:
+    if scoring.combine == "gate" and not any(reward.gate for reward in rewards):
         raise UserError(f"source {source!r}: scoring.combine is gate, but no reward is a gate")
-    if scoring.combine != "gate" and gates:
-        raise UserError(f"source {source!r}: `gate: true` needs scoring.combine: gate")
     resolved = [resolve(each, at) for each in rewards for at in moments(each)]
     check_joined(resolved)
     items = [c.label for c in resolved if c.verifier.scope == "item"]

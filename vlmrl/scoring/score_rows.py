@@ -20,6 +20,7 @@ str}`. A bad row is the user's mistake and an error; a hostile completion never 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -159,13 +160,9 @@ def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
         UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
     """
     component = resolve(reward)
-    by_row: dict[int, Verdict] = {}
-    for own in (True, False):
-        chosen = [i for i, row in enumerate(rows) if bool(row.sample.rewards) == own]
-        of_rows = [rows[i] for i in chosen]
-        verdicts = _score_by_own(of_rows) if own else _score_by(of_rows, reward, component)
-        by_row.update(zip(chosen, verdicts, strict=True))
-    return [by_row[i] for i in range(len(rows))]
+    kinds = [[i for i, r in enumerate(rows) if bool(r.sample.rewards) == own] for own in (1, 0)]
+    own, others = ([rows[i] for i in kind] for kind in kinds)
+    return _by_row(kinds, [_score_by_own(own), _score_by(others, reward, component)])
 
 
 def by_reward(
@@ -185,12 +182,9 @@ def _score_by_own(rows: Sequence[ScoredRow]) -> list[Verdict]:
         return []
     groups = _groups(rows, alone=False)
     samples = [rows[group[0]].sample for group in groups]
-    by_row: dict[int, Verdict] = {}
     with Scorer({SOURCE: []}, ScoringConfig(combine="mean", fault_limit=1.0)) as scorer:
         judged = scorer.judge([[rows[i].completion for i in group] for group in groups], samples)
-    for group, of_group in zip(groups, judged, strict=True):
-        by_row.update((i, _add_up(judgement)) for i, judgement in zip(group, of_group, strict=True))
-    return [by_row[i] for i in range(len(rows))]
+    return _by_row(groups, [[_add_up(judgement) for judgement in group] for group in judged])
 
 
 def _add_up(judged: Judged) -> Verdict:
@@ -216,10 +210,7 @@ def _score_by(
         with Scorer({SOURCE: [reward]}, ScoringConfig(fault_limit=1.0)) as scorer:
             judged = scorer.judge(completions, samples)
         verdicts = [[judgement.verdicts[reward.label] for judgement in group] for group in judged]
-    by_row: dict[int, Verdict] = {}
-    for group, of_group in zip(groups, verdicts, strict=True):
-        by_row.update(zip(group, of_group, strict=True))
-    return [by_row[i] for i in range(len(rows))]
+    return _by_row(groups, verdicts)
 
 
 def _judge_groups(component: Component, groups: Sequence[tuple[Any, ...]]) -> list[list[Verdict]]:
@@ -243,6 +234,12 @@ def _groups(rows: Sequence[ScoredRow], alone: bool) -> list[list[int]]:
     for i, row in enumerate(rows):
         groups.setdefault(str(i) if alone else row.group, []).append(i)
     return list(groups.values())
+
+
+def _by_row(groups: Sequence[list[int]], verdicts: Sequence[list[Verdict]]) -> list[Verdict]:
+    """Return the verdicts of groups in the order of their rows."""
+    numbers, flat = itertools.chain(*groups), itertools.chain(*verdicts)
+    return [verdict for _, verdict in sorted(zip(numbers, flat, strict=True), key=lambda p: p[0])]
 
 
 def result_line(row: ScoredRow, verdict: Verdict) -> dict[str, Any]:

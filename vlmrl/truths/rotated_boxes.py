@@ -13,8 +13,6 @@ from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths import base
 from vlmrl.truths.base import PLACES, Mark, Readers, TruthKind
 
-MAX_BOXES = 1000
-"""Most rotated boxes that one answer may list."""
 MIN_AREA = geometry.MIN_SIDE**2
 
 Corner = tuple[float, float]
@@ -142,20 +140,16 @@ def read(answer: str, frame: Frame) -> tuple[list[RotatedBox], str]:
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    if len(answer) > parsing.MAX_CHARS:
-        return [], f"answer longer than {parsing.MAX_CHARS} characters"
-    boxes: list[RotatedBox] = []
-    dropped = 0
-    for item, corners in _find_corners(parsing.values(answer)):
-        if len(boxes) + dropped == MAX_BOXES:
-            return [], f"more than {MAX_BOXES} items"
-        label = item.get("label")
-        box = _make(corners, frame, label if isinstance(label, str) else None)
-        dropped += box is None
-        boxes += [box] if box else []
-    if dropped:
-        return boxes, f"{dropped} of {len(boxes) + dropped} not convex or without area"
-    return boxes, "" if boxes else "no rotated box found in the answer"
+
+    def make(item: tuple[dict[str, Any], list[Corner]]) -> RotatedBox | None:
+        label = item[0].get("label")
+        return _make(item[1], frame, label if isinstance(label, str) else None)
+
+    def items(text: str) -> Iterator[tuple[dict[str, Any], list[Corner]]]:
+        return _find_corners(parsing.values(text))
+
+    lost = "not convex or without area"
+    return parsing.collect(answer, items, make, "rotated box", lost)
 
 
 def _find_corners(value: Any) -> Iterator[tuple[dict[str, Any], list[Corner]]]:

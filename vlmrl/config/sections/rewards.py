@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from vlmrl.config import schedule
-from vlmrl.config.section import Named, Scheduled, Section
+from vlmrl.config.section import Named, Scheduled, Section, refusing
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
@@ -133,10 +133,8 @@ class RewardConfig(Named):
     def _schedules_are_sound(cls, value: Any, info: ValidationInfo) -> Any:
         named = {"": value} if info.field_name == "weight" else value
         for key, plan in named.items() if isinstance(named, dict) else ():
-            try:
+            with refusing():
                 schedule.check(plan, key and f"option {key!r}")
-            except UserError as error:
-                raise ValueError(str(error)) from error
         return value
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from vlmrl import plugins
-from vlmrl.config.section import Named, Section
+from vlmrl.config.section import Named, Section, refusing
 from vlmrl.config.sections.data import SourceConfig
 from vlmrl.errors import UserError
 
@@ -66,10 +66,8 @@ def benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
     """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
     names = [benchmark.name for benchmark in benchmarks]
     for benchmark in benchmarks:
-        try:
+        with refusing("evaluation.benchmarks: "):
             _check_benchmark(benchmark)
-        except UserError as error:
-            raise ValueError(f"evaluation.benchmarks: {error}") from error
         if names.count(benchmark.name) > 1:
             raise ValueError(f"evaluation.benchmarks: {benchmark.name!r} is named twice")
     metrics = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]

@@ -26,11 +26,6 @@ from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers
 # model of which it keeps a share. Views stay in the file until somebody slices them.
 
 
-# isort: split
-
-EXPERTS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
-
-
 class Exchange(Transpose):
     """The last two axes of a weight exchanged, as a view, unless they already fit the model's."""
 
@@ -79,10 +74,9 @@ class Qwen3VlMoe(Qwen3Vl):
 
     def reader(self) -> Any:
         """Return the transformers class that reads its checkpoints, experts as views of the files."""
-        exchange = [Exchange(1, 2, check_dims=True)]
         converters: list[WeightConverter | WeightRenaming] = [
-            WeightConverter(source_patterns=name, target_patterns=name, operations=exchange)
-            for name in EXPERTS
+            WeightConverter(name, name, operations=[Exchange(1, 2, check_dims=True)])
+            for name in ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
         ]
         register_checkpoint_conversion_mapping("qwen3_vl_moe", converters, overwrite=True)
         return super().reader()
