@@ -500,7 +500,7 @@ def _from_value(
             numbers = [value["x"], value["y"]]
         if isinstance(numbers, list) and len(numbers) in sizes and all(map(is_number, numbers)):
             label = value.get("label")
-            score = next((value[key] for key in SCORE_KEYS if key in value), None)
+            score: Any = next((value[key] for key in SCORE_KEYS if key in value), None)
             yield (
                 tuple(float(n) for n in numbers),
                 label if isinstance(label, str) else None,

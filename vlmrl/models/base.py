@@ -65,6 +65,10 @@ class Family:
     """
     router: ClassVar[str] = ""
     """Path, in a decoder layer, of the module that chooses a token's experts; empty: there are none."""
+    language_model: ClassVar[str] = "model.language_model"
+    """Path of the decoder, which takes embeddings; for `decode` of the base class, as is the next."""
+    media_token_id: ClassVar[str] = "image_token_id"
+    """Field of the model's config with the id of the placeholder of its media."""
     two_way_media: ClassVar[bool] = False
     """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}
@@ -218,8 +222,26 @@ class Family:
         `input_ids` is [B, T], `position_ids` [3, B, T] (M-RoPE) or [1, B, T]. `features` belong to
         the media in `input_ids`, row after row. `cache` is a transformers Cache to be filled, or
         None; with a cache, `attention_mask` [B, past + T] covers the past as well.
+
+        The base class is for plain positions and features [tokens, H]: it puts them in the places of
+        `media_token_id` and calls the decoder alone.
         """
-        raise TypeError(f"{type(self).__name__} must define decode")
+        embeds, places = model.get_input_embeddings()(input_ids), None
+        if features is not None:
+            places = input_ids == getattr(model.config, self.media_token_id)
+            embeds = media_features.place_features(embeds, places, features)
+        marks = {}
+        if self.two_way_media:
+            marks["token_type_ids"] = None if places is None else places.long()
+        out = model.get_submodule(self.language_model)(
+            inputs_embeds=embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids[0],
+            past_key_values=cache,
+            use_cache=cache is not None,
+            **marks,
+        )
+        return out.last_hidden_state
 
     def routers(self, model: Any) -> dict[int, Any]:
         """Return the modules that choose experts, by the numbers of their layers, in order.

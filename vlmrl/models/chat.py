@@ -69,7 +69,8 @@ def space_in_calls(processor: Any) -> str:
     return space if space.isspace() else ""
 
 
-def _turn(role: str, text: str, *media: dict[str, str]) -> dict[str, Any]:
+def _turn(role: str, text: str, *kinds: str) -> dict[str, Any]:
+    media = [{"type": kind} for kind in kinds]
     return {"role": role, "content": [{"type": "text", "text": text}, *media]}
 
 
@@ -280,10 +281,9 @@ def reply_messages(
 
 def _shows_media_of_tools(family: Family, processor: Any) -> bool:
     """Return whether the template writes as many media tokens in the role `tool` as in the user's."""
-    media = [{"type": kind} for kind in family.kinds]
     counts = []
     for role in ("user", "tool"):
-        turns = [_turn("user", "x"), _turn("assistant", "x"), _turn(role, "y", *media)]
+        turns = [_turn("user", "x"), _turn("assistant", "x"), _turn(role, "y", *family.kinds)]
         text = _try_apply(processor, turns, add_generation_prompt=True)
         counts.append([text.count(token) for token in family.media_tokens] if text else None)
     return counts[0] is not None and counts[0] == counts[1]

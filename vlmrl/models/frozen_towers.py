@@ -22,7 +22,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,25 +30,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from vlmrl.schema import Encoded
 
+if TYPE_CHECKING:
+    from vlmrl.models.base import Family
+
 MEDIA_TOWERS = ("vision", "audio")
 LIMIT = 2 * 2**30
 """Bytes of features that are kept; media beyond them are computed every time."""
 
 Outputs = dict[str, list[Any]]
 """What modules of a tower returned, by path, call after call."""
-
-
-class TowerFamily(Protocol):
-    """What this file asks of a `Family`."""
-
-    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
-        """See `Family.media_of`."""
-
-    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> Any:
-        """See `Family.run_towers`."""
-
-    def join_features(self, found: Sequence[Sequence[Any]]) -> Any:
-        """See `Family.join_features`."""
 
 
 class FrozenTowers:
@@ -76,7 +66,7 @@ class FrozenTowers:
             self._keeping = False
             self._forget()
 
-    def features(self, family: TowerFamily, model: Any, prompts: Sequence[Encoded]) -> Any:
+    def features(self, family: Family, model: Any, prompts: Sequence[Encoded]) -> Any:
         """Return what `family.run_towers` does, each medium computed alone; None without media."""
         features = [
             [self._see(family, model, medium, key) for medium, key in self._media(family, model, p)]
@@ -84,26 +74,22 @@ class FrozenTowers:
         ]
         return family.join_features(features) if any(features) else None
 
-    def _see(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
-        known = key in self._kept
-        features = self._kept[key] if known else self._find(family, model, medium, key)
-        size = _size_of(features)
-        if self._keeping and not known and self._size + size <= LIMIT:
-            self._kept[key] = features
-            self._size += size
+    def _see(self, family: Family, model: Any, medium: Encoded, key: bytes) -> Any:
+        features = self._kept.get(key)
+        if features is None:
+            beyond = self.beyond if self._keeping else None
+            features = None if beyond is None else beyond.find(key, model.device)
+            if features is None:
+                features = self._compute(family, model, medium)
+                if beyond is not None:
+                    beyond.add(key, features)
+            size = _size_of(features)
+            if self._keeping and self._size + size <= LIMIT:
+                self._kept[key] = features
+                self._size += size
         return self._project(family, model, medium, features) if self._projects else features
 
-    def _find(self, family: TowerFamily, model: Any, medium: Encoded, key: bytes) -> Any:
-        """Return what an earlier block has found of a medium, or compute it."""
-        if self.beyond is None or not self._keeping:
-            return self._compute(family, model, medium)
-        features = self.beyond.find(key, model.device)
-        if features is None:
-            features = self._compute(family, model, medium)
-            self.beyond.add(key, features)
-        return features
-
-    def _compute(self, family: TowerFamily, model: Any, medium: Encoded) -> Any:
+    def _compute(self, family: Family, model: Any, medium: Encoded) -> Any:
         """Return the features of a medium, or what the tower's modules returned if the projector trains."""
         modules = _modules(model, self._prefixes)
         modes = {module: module.training for module in modules.values()}
@@ -121,7 +107,7 @@ class FrozenTowers:
                 for module, training in modes.items():
                     module.train(training)
 
-    def _project(self, family: TowerFamily, model: Any, medium: Encoded, outputs: Outputs) -> Any:
+    def _project(self, family: Family, model: Any, medium: Encoded, outputs: Outputs) -> Any:
         with _replaying(_modules(model, self._prefixes), outputs):
             return family.run_towers(model, [medium])
 
@@ -136,13 +122,12 @@ class FrozenTowers:
             raise RuntimeError(f"the projector reads more than {self._prefixes} return")
         self.checked = True
 
-    def _media(
-        self, family: TowerFamily, model: Any, prompt: Encoded
-    ) -> list[tuple[Encoded, bytes]]:
+    def _media(self, family: Family, model: Any, prompt: Encoded) -> list[tuple[Encoded, bytes]]:
         """Return the media of a prompt with their keys, which are of no use unless something is kept."""
         if not self._keeping:
             return [(medium, b"") for medium in family.media_of(model, prompt)]
-        dtype = _autocast_dtype(model.device)
+        kind = model.device.type  # under autocast products are computed in another dtype
+        dtype = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else ""
         if (id(prompt), dtype) not in self._seen:
             media = [(m, _key(m, dtype)) for m in family.media_of(model, prompt)]
             self._seen[id(prompt), dtype] = prompt, media
@@ -255,12 +240,13 @@ def _recording(
     with _forwards(projector, watched), _forwards(modules, recorded):
         yield outputs
     read = {id(x) for x in (*taken, *_tensors(outputs.get(last)))}
+
+    def blank(x: Any) -> Any:
+        kept = id(x) in read or not isinstance(x, torch.Tensor)
+        return x if kept else x.new_zeros(()).expand(x.shape)
+
     for path, calls in outputs.items():
-        outputs[path] = tree_map(lambda x: _blank(x) if id(x) not in read else x, calls)
-
-
-def _blank(x: Any) -> Any:
-    return x.new_zeros(()).expand(x.shape) if isinstance(x, torch.Tensor) else x
+        outputs[path] = tree_map(blank, calls)
 
 
 def _copied(out: Any) -> Any:
@@ -326,13 +312,6 @@ def _forwards(
 
 
 # -------------------------------------------------------------------------------------------- keys
-
-
-def _autocast_dtype(device: torch.device) -> str:
-    """Return the dtype in which matrix products are computed, empty where it is the weights' own."""
-    if not torch.is_autocast_enabled(device.type):
-        return ""
-    return str(torch.get_autocast_dtype(device.type))
 
 
 def _key(medium: Encoded, dtype: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -149,7 +150,8 @@ def image_part(image: PilImage) -> Part:
     """Return an image."""
     stream = io.BytesIO()
     image.save(stream, "PNG", compress_level=1)
-    return {"type": "image_url", "image_url": {"url": _data_url("image/png", stream.getvalue())}}
+    data = base64.b64encode(stream.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
 def media_parts(media: Sequence[Decoded], frames: Sequence[Frame]) -> list[Part]:
@@ -212,10 +214,6 @@ def _audio_part(audio: Audio) -> Part:
         file.writeframes((np.clip(audio.samples, -1, 1) * 32767).astype("<i2").tobytes())
     data = base64.b64encode(stream.getvalue()).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
-
-
-def _data_url(kind: str, data: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -529,7 +527,8 @@ class _Opened:
             model.concurrency, model.timeout_s, model.attempts, model.max_requests_per_step
         )
         if model.url:
-            return AskedModel([model.url, model.model], _sender(model), limits, replies)
+            send = functools.partial(_send, model)
+            return AskedModel([model.url, model.model], send, limits, replies)
         loaded = LoadedModel(model)
         self.loaded.append(loaded)
         identity = [model.path, model.dtype]
@@ -598,10 +597,5 @@ def _metrics(name: str, counts: Mapping[str, int]) -> dict[str, float]:
     return metrics
 
 
-def _sender(model: NamedModel) -> Any:
-    def send(body: Mapping[str, Any], seconds: float) -> Reply:
-        return chat(
-            model.url, {"model": model.model, **body}, os.environ.get(model.key_env), seconds
-        )
-
-    return send
+def _send(model: NamedModel, body: Mapping[str, Any], seconds: float) -> Reply:
+    return chat(model.url, {"model": model.model, **body}, os.environ.get(model.key_env), seconds)

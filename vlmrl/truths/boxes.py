@@ -24,7 +24,6 @@ class Boxes(TruthKind):
     readers: ClassVar[Readers] = {"detection": {"check_labels": False}}
 
     def parse_item(self, value: Any, frame: Frame) -> Box:
-        """Order and clip a box; one without area inside the media is refused."""
         numbers = base.check_numbers(value, "box", 4)
         box = geometry.box(numbers, frame, base.check_label(value))
         if box is None:
@@ -32,17 +31,14 @@ class Boxes(TruthKind):
         return box
 
     def to_json(self, item: Box) -> dict[str, Any]:
-        """Return `{"box", "label"?, "score"?}`."""
         score = {} if item.score is None else {"score": item.score}
         return {"box": list(item.xyxy), **base.label_of(item), **score}
 
     def convert(self, item: Box, frame: Frame) -> Box:
-        """Scale the corners."""
         x1, y1, x2, y2 = geometry.from_unit(item, frame)
         return replace(item, x1=x1, y1=y1, x2=x2, y2=y2)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show one box and several."""
         return (
             'Write a box as JSON {"bbox_2d": [x1, y1, x2, y2]}, several as a list of '
             f'{{"bbox_2d": [x1, y1, x2, y2], "label": name}}, nothing as [], {PLACES[space]}.'
@@ -67,17 +63,14 @@ class Boxes(TruthKind):
                 yield Mark("box", (x1, y1, x2, y2), item.get("label"), item.get("time"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """One box, and several of two classes."""
         dog, cat, bird = EXAMPLES
         yield "Where is the dog?", Truth(boxes=(replace(dog, label=None),))
         yield "Find every dog and cat.", Truth(boxes=(dog, cat, bird))
 
     def mistake(self, truth: Truth) -> Truth:
-        """Move each box aside."""
         return replace(truth, boxes=tuple(map(move_aside, truth.boxes or ())))
 
     def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
-        """Yield the boxes plain, and with confidences."""
         yield from super().claim(truth, frame)
         if truth.boxes:
             sure = replace(truth, boxes=tuple(replace(b, score=0.9) for b in truth.boxes))
@@ -86,7 +79,6 @@ class Boxes(TruthKind):
             yield Claim("confident boxes", self.write(sure, frame), self.write(unsure, frame))
 
     def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
-        """Return the region as a box."""
         return {"bbox_2d": [x1, y1, x2, y2]}
 
 

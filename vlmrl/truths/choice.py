@@ -24,26 +24,21 @@ class Choice(TruthKind):
     readers: ClassVar[Readers] = {"choice": {}}
 
     def parse(self, value: Any, frame: Frame) -> str:
-        """Return the letter or text."""
         return check_text(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Ask for a letter, or for the text where the truth is one."""
         what = "letter" if _is_letter(truth) else "text"
         return f"Answer with the {what} of the right option."
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
-        """Write the choice as the truth states it."""
         return truth.choice
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a text among two, and a letter among four."""
         yield "Is it day or night?", Truth(choice="night", options=("day", "night"))
         four = Truth(choice="B", options=("cat", "dog", "owl", "ant"))
         yield "Which one? (A) cat (B) dog (C) owl (D) ant", four
 
     def mistake(self, truth: Truth) -> Truth:
-        """Choose another option."""
         choice, options = truth.choice or "", truth.options or ()
         if choice in options:
             other = next((option for option in options if option != choice), "none of them")
@@ -52,7 +47,6 @@ class Choice(TruthKind):
         return replace(truth, choice=other)
 
     def enumerate(self, truth: Truth, frame: Frame) -> str:
-        """Write every option."""
         options = truth.options or ()
         if truth.choice in options:
             return " ".join(options)

@@ -25,7 +25,6 @@ class Fields(TruthKind):
     readers: ClassVar[Readers] = {"json_fields": {}}
 
     def parse(self, value: Any, frame: Frame) -> dict[str, Any]:
-        """Return an object that is not empty."""
         return check_object(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
@@ -51,21 +50,18 @@ class Fields(TruthKind):
         return json.dumps(fields, ensure_ascii=False)
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a degradation, a click and a text to type."""
         yield "What is wrong with it?", Truth(fields={"class": "blur", "severity": "slight"})
         click, point = {"action": "click", "label": "OK"}, Point(0.3, 0.425)
         yield "What to do next?", Truth(fields=click, points=(point,), boxes=(EXAMPLES[0],))
         yield "What to do then?", Truth(fields={"action": "type"}, text=("hello",))
 
     def mistake(self, truth: Truth) -> Truth:
-        """State something else in each field, and act on the corner or type nothing."""
         wrong: dict[str, Any] = dict.fromkeys(truth.fields or (), "something else")
         corner = Box(0.0, 0.0, 1e-3, 1e-3)
         text = ("",) if truth.text else None
         return replace(truth, fields=wrong, points=(Point(0, 0),), boxes=(corner,), text=text)
 
     def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
-        """Yield the fields alone, and the action with what it acts on."""
         if not truth.fields:
             return
         bare = Truth(fields=truth.fields)

@@ -55,7 +55,6 @@ class Keypoints(TruthKind):
     readers: ClassVar[Readers] = {"oks": {}}
 
     def parse_item(self, value: Any, frame: Frame) -> Instance:
-        """Refuse an instance without area, or with a visibility other than 0, 1 and 2."""
         if not isinstance(value, Mapping) or "keypoints" not in value:
             raise ValueError(f'expected {{"keypoints": [[x, y, v], ...]}}, got {value!r:.80}')
         stated = base.check_list(value["keypoints"])
@@ -76,18 +75,15 @@ class Keypoints(TruthKind):
         return instance
 
     def to_json(self, item: Instance) -> dict[str, Any]:
-        """Return `{"keypoints", "area"?, "label"?}`."""
         area = {} if item.area is None else {"area": item.area}
         return {"keypoints": [list(spot) for spot in item.spots], **area, **base.label_of(item)}
 
     def convert(self, item: Instance, frame: Frame) -> Instance:
-        """Scale the keypoints and the area."""
         width, height = geometry.extent(frame)
         spots = tuple((x * width, y * height, v) for x, y, v in item.spots)
         return replace(item, spots=spots, area=item.area and item.area * width * height)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Name the order where the object has the 17 keypoints of COCO."""
         instances = truth.value(self.name) or ()
         coco = any(len(instance.spots) == len(COCO_NAMES) for instance in instances)
         order = f" in the order {', '.join(COCO_NAMES)}" if coco else ""
@@ -98,7 +94,6 @@ class Keypoints(TruthKind):
         )
 
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write `{"keypoints": ...}`; labels tell several apart."""
         instances = truth.value(self.name) or ()
         return base.list_items(
             [
@@ -109,7 +104,6 @@ class Keypoints(TruthKind):
         )
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw a dot for each labelled keypoint."""
         match item:
             case {"keypoints": [*spots]}:
                 for spot in spots:
@@ -117,7 +111,6 @@ class Keypoints(TruthKind):
                         yield Mark("point", (spot[0], spot[1]), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a person whose right ear is not labelled and whose left wrist is hidden."""
         visible = {4: 0, 9: 1}
         spots = []
         for i in range(len(COCO_NAMES)):
@@ -131,12 +124,10 @@ class Keypoints(TruthKind):
         return replace(truth, more={**truth.more, self.name: moved})
 
     def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
-        """Return 17 keypoints along the diagonal of the region."""
         steps = [i / (len(COCO_NAMES) - 1) for i in range(len(COCO_NAMES))]
         return {"keypoints": [[x1 + s * (x2 - x1), y1 + s * (y2 - y1), 2] for s in steps]}
 
     def share(self, truth: Truth) -> float:
-        """Return the largest instance's area."""
         return max((scale_of(item) for item in truth.value(self.name) or ()), default=0.0)
 
 

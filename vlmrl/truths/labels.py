@@ -20,26 +20,20 @@ class Labels(TruthKind):
     readers: ClassVar[Readers] = {"labels": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
-        """Return a list of texts."""
         return check_texts(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Ask for names between commas."""
         return "Answer with the names that apply, separated by commas."
 
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write the names between commas."""
         return ", ".join(truth.labels or ())
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Two findings."""
         yield "What does the X-ray show?", Truth(labels=("edema", "effusion"))
 
     def mistake(self, truth: Truth) -> Truth:
-        """Name something else."""
         return replace(truth, labels=(STRANGERS[0],))
 
     def enumerate(self, truth: Truth, frame: Frame) -> str:
-        """Write many names, the right ones among them."""
         several = (f"finding {i}" for i in range(9))
         return ", ".join([*STRANGERS, *(truth.labels or ()), *several])

@@ -28,7 +28,6 @@ class Masks(TruthKind):
     readers: ClassVar[Readers] = {"mask_iou": {}}
 
     def parse_item(self, value: Any, frame: Frame) -> Any:
-        """Return a polygon in the unit square, run lengths as they are."""
         if isinstance(value, Mapping) and "polygon" not in value:
             if set(value) != {"size", "counts"}:
                 raise ValueError(
@@ -43,15 +42,12 @@ class Masks(TruthKind):
         return Polygon((x / width, y / height) for x, y in corners)
 
     def to_json(self, item: Polygon) -> dict[str, Any]:
-        """Return `{"polygon": [[x, y], ...]}`."""
         return {"polygon": [[x, y] for x, y in item]}
 
     def convert(self, item: Polygon, frame: Frame) -> Polygon:
-        """Scale the corners."""
         return Polygon(base.scale(item, frame))
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show one polygon."""
         return f'Write the outline as JSON {{"polygon": [[x, y], ...]}}, {PLACES[space]}.'
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
@@ -62,7 +58,6 @@ class Masks(TruthKind):
         return base.list_items([{"polygon": base.write_corners(mask, frame)} for mask in masks])
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw the outline of a polygon."""
         match item:
             case {"polygon": [*corners]} if all(
                 isinstance(corner, list) and len(corner) == 2 for corner in corners
@@ -71,12 +66,10 @@ class Masks(TruthKind):
                 yield Mark("outline", numbers, item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a quadrilateral."""
         outline = Polygon([(0.225, 0.3125), (0.375, 0.325), (0.35, 0.525), (0.2375, 0.5)])
         yield "Outline the dog.", Truth(masks=(outline,))
 
     def mistake(self, truth: Truth) -> Truth:
-        """Move the outlines to the right."""
         moved = (tuple((min(x + 0.1, 1.0), y) for x, y in mask) for mask in truth.masks or ())
         return replace(truth, masks=tuple(moved))
 
@@ -88,7 +81,6 @@ class Masks(TruthKind):
             yield replace(claim, form="polygons")
 
     def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
-        """Return the region as a polygon of four corners."""
         return {"polygon": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]}
 
     def share(self, truth: Truth) -> float:

@@ -28,11 +28,9 @@ class Nothing(TruthKind):
         return True
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield an animal that is not there."""
         yield "Where is the zebra?", Truth(none=True)
 
     def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
-        """Yield an empty list against a box, and words against a number."""
         if truth.none:
             somewhere = Truth(boxes=(Box(0.1, 0.1, 0.3, 0.3),))
             yield Claim("nothing", "[]", Boxes().write(somewhere, frame))

@@ -23,25 +23,20 @@ class Number(TruthKind):
         return check_number(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Ask for a number."""
         return "Answer with a number."
 
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write up to twelve significant digits."""
         return f"{truth.number:.12g}"
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a count, and ratings that differ."""
         yield "How many cells?", Truth(number=7.0, text=("7",))
         yield "How good is the image, from 1 to 5?", Truth(number=3.4)
         yield "How good is this one, from 1 to 5?", Truth(number=1.9)
         yield "And this one, from 1 to 5?", Truth(number=4.6)
 
     def mistake(self, truth: Truth) -> Truth:
-        """Add half the number, at least 1."""
         number = truth.number or 0.0
         return replace(truth, number=number + max(1.0, abs(number) / 2))
 
     def enumerate(self, truth: Truth, frame: Frame) -> str:
-        """Write the numbers up to 100 and the right one."""
         return " ".join([*map(str, range(101)), self.write(truth, frame)])

@@ -14,5 +14,4 @@ class Options(TruthKind):
     """The texts of the options in order, A first; they are read with `choice`, never asked for."""
 
     def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
-        """Return a list of texts."""
         return check_texts(value)

@@ -25,7 +25,6 @@ class Points(TruthKind):
     readers: ClassVar[Readers] = {"point": {}}
 
     def parse_item(self, value: Any, frame: Frame) -> Point:
-        """Refuse a point outside the media."""
         x, y = base.check_numbers(value, "point", 2)
         point = geometry.point(x, y, frame, base.check_label(value))
         if point is None:
@@ -33,23 +32,19 @@ class Points(TruthKind):
         return point
 
     def to_json(self, item: Point) -> dict[str, Any]:
-        """Return `{"point", "label"?}`."""
         return {"point": [item.x, item.y], **base.label_of(item)}
 
     def convert(self, item: Point, frame: Frame) -> Point:
-        """Scale the coordinates."""
         x, y = geometry.point_from_unit(item, frame)
         return replace(item, x=x, y=y)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show one point."""
         return (
             'Write a point as JSON {"point_2d": [x, y]}, several as a list, nothing as [], '
             f"{PLACES[space]}."
         )
 
     def can_state(self, truth: Truth) -> bool:
-        """Return whether there are points, or boxes or masks to point at."""
         return truth.points is not None or bool(places_to_point_at(truth))
 
     def write(self, truth: Truth, frame: Frame) -> str:
@@ -63,18 +58,15 @@ class Points(TruthKind):
         )
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw a dot."""
         match item:
             case {"point": [x, y]}:
                 yield Mark("point", (x, y), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a point in a box."""
         box = replace(EXAMPLES[0], label=None)
         yield "Point at the dog.", Truth(points=(Point(0.3, 0.425),), boxes=(box,))
 
     def mistake(self, truth: Truth) -> Truth:
-        """Move each point by half the image."""
         away = (replace(p, x=(p.x + 0.5) % 1, y=(p.y + 0.5) % 1) for p in places_to_point_at(truth))
         return replace(truth, points=tuple(away))
 

@@ -48,7 +48,6 @@ class RotatedBoxes(TruthKind):
     readers: ClassVar[Readers] = {"rotated_iou": {"check_labels": False}}
 
     def parse_item(self, value: Any, frame: Frame) -> RotatedBox:
-        """Refuse a box that is not convex or has no area."""
         if isinstance(value, Mapping) and "corners" in value:
             stated = base.check_list(value["corners"])
             corners = [base.check_numbers(corner, "corner", 2) for corner in stated]
@@ -64,16 +63,13 @@ class RotatedBoxes(TruthKind):
         return box
 
     def to_json(self, item: RotatedBox) -> dict[str, Any]:
-        """Return `{"corners", "label"?}`."""
         return {"corners": [list(corner) for corner in item.corners], **base.label_of(item)}
 
     def convert(self, item: RotatedBox, frame: Frame) -> RotatedBox:
-        """Scale the corners."""
         a, b, c, d = base.scale(item.corners, frame)
         return replace(item, corners=(a, b, c, d))
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show one box and several."""
         return (
             'Write a rotated box as JSON {"corners": [[x1, y1], [x2, y2], [x3, y3], [x4, y4]]}, '
             'several as a list with a "label": name in each, nothing as [], '
@@ -81,7 +77,6 @@ class RotatedBoxes(TruthKind):
         )
 
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write the corners; labels tell several apart."""
         boxes: Sequence[RotatedBox] = truth.value(self.name) or ()
         return base.list_items(
             [
@@ -92,25 +87,21 @@ class RotatedBoxes(TruthKind):
         )
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw the outline."""
         match item:
             case {"corners": [[a, b], [c, d], [e, f], [g, h]]}:
                 yield Mark("outline", (a, b, c, d, e, f, g, h), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Two ships, one turned by 45 degrees on the 640 x 480 image."""
         ship = RotatedBox(((0.25, 11 / 30), (0.3, 0.3), (0.4, 13 / 30), (0.35, 0.5)), "ship")
         boat = RotatedBox(((0.6, 0.1), (0.7, 0.1), (0.7, 0.2), (0.6, 0.2)), "boat")
         yield "Where is the ship?", Truth(more={self.name: (replace(ship, label=None),)})
         yield "Find every ship and boat.", Truth(more={self.name: (ship, boat)})
 
     def mistake(self, truth: Truth) -> Truth:
-        """Move each box aside by half its extent."""
         moved = tuple(map(_move, truth.value(self.name) or ()))
         return replace(truth, more={**truth.more, self.name: moved})
 
     def cover(self, x1: float, y1: float, x2: float, y2: float) -> dict[str, Any]:
-        """Return the region as four corners."""
         return {"corners": [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]}
 
 

@@ -27,7 +27,6 @@ class Spans(TruthKind):
     readers: ClassVar[Readers] = {"temporal_iou": {}}
 
     def parse_item(self, value: Any, frame: Frame) -> Span:
-        """Clip a span to the duration; refuse one that runs backwards or lies outside."""
         start, end = base.check_numbers(value, "span", 2)
         span = geometry.span(start, end, frame, base.check_label(value))
         if span is None:
@@ -35,11 +34,9 @@ class Spans(TruthKind):
         return span
 
     def to_json(self, item: Span) -> dict[str, Any]:
-        """Return `{"span", "label"?}`."""
         return {"span": [item.start, item.end], **base.label_of(item)}
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show a span, or an event where the spans have labels."""
         if _are_events(truth):
             return (
                 'Write the events as a JSON list of {"start": seconds, "end": seconds, '
@@ -48,7 +45,6 @@ class Spans(TruthKind):
         return "Write a span of time as: start to end, in seconds; several separated by commas."
 
     def write(self, truth: Truth, frame: Frame) -> str:
-        """Write `3 to 9.5, 12 to 13`, or a JSON list of events."""
         spans = truth.spans or ()
         if _are_events(truth):
             return json.dumps(
@@ -61,20 +57,17 @@ class Spans(TruthKind):
         return ", ".join(f"{write_time(s.start)} to {write_time(s.end)}" for s in spans) or "[]"
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw a bar on the line of time."""
         match item:
             case {"span": [start, end]}:
                 yield Mark("span", (start, end), item.get("label"))
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """One span, several, and events."""
         yield "When does the door open?", Truth(spans=(Span(12.0, 19.5),))
         yield "When does it rain?", Truth(spans=(Span(3.0, 8.0), Span(31.0, 40.0)))
         events = (Span(3, 8, "dog"), Span(31, 40, "rain"))
         yield "What is heard, and when?", Truth(spans=events)
 
     def mistake(self, truth: Truth) -> Truth:
-        """Move each span to later by half its length."""
         later = (
             replace(s, start=s.start + (s.end - s.start) / 2, end=s.end + (s.end - s.start) / 2)
             for s in truth.spans or ()
@@ -82,7 +75,6 @@ class Spans(TruthKind):
         return replace(truth, spans=tuple(later))
 
     def enumerate(self, truth: Truth, frame: Frame) -> str:
-        """Write every span of five seconds with every label."""
         labels = dict.fromkeys(s.label for s in truth.spans or ())
         starts = range(0, int(frame.duration or 60), STEP)
         every = tuple(Span(s, s + STEP, label) for label in labels for s in starts)

@@ -26,15 +26,12 @@ class Text(TruthKind):
     readers: ClassVar[Readers] = {"exact": {}, "ocr": {}, "text": {}}
 
     def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
-        """Return one text as a list of one."""
         return check_texts([value] if isinstance(value, str) else value)
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
-        """Write the first of the accepted texts."""
         return truth.text[0] if truth.text else None
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a text to read, a name, a yes and a length."""
         yield "What does the sign say?", Truth(text=("Kingsland Road Market 1847",))
         breed = ("golden retriever",)
         yield "What breed is it?", Truth(text=breed, labels=breed)
@@ -42,7 +39,6 @@ class Text(TruthKind):
         yield "How long is it?", Truth(text=("5 cm",))
 
     def mistake(self, truth: Truth) -> Truth:
-        """Misread every other letter and digit."""
         return replace(truth, text=tuple(map(_misread, truth.text or ())))
 
     def claim(self, truth: Truth, frame: Frame) -> Iterator[Claim]:
@@ -55,7 +51,6 @@ class Text(TruthKind):
             yield from super().claim(truth, frame)
 
     def enumerate(self, truth: Truth, frame: Frame) -> str:
-        """Write words and letters that fit many questions, with the accepted texts."""
         return " ".join([*STRANGERS, "yes no true false", *(truth.text or ()), *LETTERS])
 
 

@@ -28,7 +28,6 @@ class Track(TruthKind):
     readers: ClassVar[Readers] = {"track": {}}
 
     def parse(self, value: Any, frame: Frame) -> schema.BoxTrack:
-        """Refuse times that do not rise."""
         label = base.check_label(value)
         items = base.check_list(
             value["track"] if isinstance(value, Mapping) and "track" in value else value
@@ -43,43 +42,36 @@ class Track(TruthKind):
         )
 
     def to_json(self, item: schema.BoxTrack) -> dict[str, Any]:
-        """Return `{"track": [{"time", "box"}, ...], "label"?}`."""
         boxes = zip(item.times, item.boxes, strict=True)
         track = [{"time": time, **Boxes().to_json(box)} for time, box in boxes]
         return {"track": track, **base.label_of(item)}
 
     def convert(self, item: schema.BoxTrack, frame: Frame) -> schema.BoxTrack:
-        """Scale the boxes."""
         return replace(item, boxes=tuple(Boxes().convert(box, frame) for box in item.boxes))
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        """Show one box of the list."""
         return (
             'Write the track as a JSON list of {"time": seconds, "bbox_2d": [x1, y1, x2, y2]}, '
             f"{PLACES[space]}."
         )
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
-        """Write a JSON list of boxes with their times."""
         if truth.track is None:
             return None
         pairs = zip(truth.track.times, truth.track.boxes, strict=True)
         return json.dumps([{"time": round(t, 2), "bbox_2d": write_box(b, frame)} for t, b in pairs])
 
     def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
-        """Draw each box on the frame of its time."""
         match item:
             case {"track": [*boxes]}:
                 for box in boxes:
                     yield from Boxes().draw(box) if isinstance(box, Mapping) else ()
 
     def examples(self) -> Iterator[tuple[str, Truth]]:
-        """Yield a ball that rolls to the right."""
         boxes = tuple(Box(0.1 + 0.075 * i, 0.4, 0.225 + 0.075 * i, 0.6) for i in range(5))
         yield "Follow the ball.", Truth(track=schema.BoxTrack((0.0, 0.5, 1.0, 1.5, 2.0), boxes))
 
     def mistake(self, truth: Truth) -> Truth | None:
-        """Move each box aside."""
         if truth.track is None:
             return None
         aside = tuple(map(move_aside, truth.track.boxes))

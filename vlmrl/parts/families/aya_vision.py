@@ -67,7 +67,6 @@ class AyaVision(SiglipFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor with tiles of the tower's size, at most `MAX_TILES`, and a thumbnail."""
         vision = config.vision_config
         side = vision.image_size
         return transformers.AyaVisionProcessor(
@@ -82,7 +81,6 @@ class AyaVision(SiglipFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Count the tokens of all tiles and of the thumbnail."""
         images = processor.image_processor
         # The HF processor cuts images into tiles whatever the setting of its image processor is.
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})

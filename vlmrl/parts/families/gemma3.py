@@ -81,7 +81,6 @@ class Gemma3(SiglipFamily):
     )
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """Build a small model of this architecture, see `Family.build`."""
         model, processor = super().build(build, corpus, seed)
         # transformers initialises this matrix with zeros: no gradient would reach the tower.
         generator = torch.Generator().manual_seed(seed)
@@ -90,7 +89,6 @@ class Gemma3(SiglipFamily):
         return model, processor
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor that makes every image one square of the tower's size."""
         side = config.vision_config.image_size
         return transformers.Gemma3Processor(
             image_processor=transformers.Gemma3ImageProcessor(size={"height": side, "width": side}),
@@ -100,5 +98,4 @@ class Gemma3(SiglipFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Return the number of tokens per image, which is the same for every size."""
         return processor.image_seq_length

@@ -42,7 +42,6 @@ class Idefics3(tiled_like.IdeficsFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor with the sizes of `small_sizes`."""
         return transformers.Idefics3Processor(
             image_processor=transformers.Idefics3ImageProcessor(**tiled_like.small_sizes(config)),
             tokenizer=tokenizer,

@@ -65,7 +65,6 @@ class Internvl(ImageFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor with tiles of the tower's size, at most four, and a thumbnail."""
         side = config.vision_config.image_size[0]
         shared: dict[str, Any] = {
             "size": {"height": side, "width": side},
@@ -83,7 +82,6 @@ class Internvl(ImageFamily):
         )
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Count the tokens of all tiles."""
         images = processor.image_processor
         # The HF processor cuts images into tiles whatever the setting of its image processor is.
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})

@@ -68,7 +68,6 @@ class LlavaOnevision(SiglipFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor with tiles of the tower's size, in grids of at most two by two."""
         vision = config.vision_config
         size = {"height": vision.image_size, "width": vision.image_size}
         return transformers.LlavaOnevisionProcessor(

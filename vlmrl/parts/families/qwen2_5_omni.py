@@ -105,13 +105,11 @@ class Qwen25Omni(MropeFamily):
         return thinker
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """Build a small model of this architecture, see `Family.build`."""
         return omni_model.build(build, corpus, seed)
 
     # ------------------------------------------------------------------------------- prompts
 
     def adopt(self, processor: Any, config: Any) -> None:
-        """Store the ids of the placeholders and the positions per second on the processor."""
         MropeFamily.adopt(self, processor, config)
         for kind in self.kinds:
             setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
@@ -120,7 +118,6 @@ class Qwen25Omni(MropeFamily):
         processor.audio_mark_ids = (config.audio_start_token_id, config.audio_end_token_id)
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """Return the frame as for related families; for audio, its duration."""
         if isinstance(medium, Audio):
             return Frame(space=self.space, duration=medium.duration)
         return MropeFamily.frame(self, processor, medium)
@@ -198,7 +195,6 @@ class Qwen25Omni(MropeFamily):
         return OmniFeatures(seen.merged if seen else (), audio=audio)
 
     def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
-        """Return the images and videos of a prompt, then its audios, see `Family.media_of`."""
         mels = prompt.tensors.get("input_features", ())
         names = ("input_features", "feature_attention_mask")
         return MropeFamily.media_of(self, model, prompt) + [
@@ -209,7 +205,6 @@ class Qwen25Omni(MropeFamily):
         ]
 
     def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> OmniFeatures:
-        """Join the features of media, see `Family.join_features`."""
         seen = MropeFamily.join_features(self, found)
         audio = [m.audio for media in found for m in media if isinstance(m, OmniFeatures)]
         return OmniFeatures(seen.merged, audio=tuple(itertools.chain.from_iterable(audio)))
@@ -217,7 +212,6 @@ class Qwen25Omni(MropeFamily):
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
     ) -> OmniFeatures | None:
-        """Return the features of the media of every row, row after row; None if no row has any."""
         assert features is None or isinstance(features, OmniFeatures)
         if features is None:
             return None
@@ -255,7 +249,6 @@ class Qwen25Omni(MropeFamily):
         whole.to_json_file(f"{folder}/config.json", use_diff=False)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Rename the weights as in a published whole model."""
         return {f"thinker.{_flat_name(name)}": weight for name, weight in named.items()}
 
 

@@ -71,6 +71,7 @@ class Qwen2Audio(Family):
         "model.audio_tower.layers",
     )
     shared: ClassVar[bool] = True
+    media_token_id: ClassVar[str] = "audio_token_id"
     # transformers writes wrong names for this model (5.19: `language_model.model.model`); vLLM refuses them.
     saves_exports: ClassVar[bool] = True
 
@@ -118,7 +119,6 @@ class Qwen2Audio(Family):
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """Return a frame with the duration of the first audio."""
         seconds = medium.duration if isinstance(medium, Audio) else None
         return Frame(space=self.space, duration=seconds)
 
@@ -145,36 +145,12 @@ class Qwen2Audio(Family):
         return media_features.split_by_prompt(torch.cat(real), prompts, model.config.audio_token_id)
 
     def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
-        """Return the audios of a prompt, each alone, see `Family.media_of`."""
         if not prompt.tensors:
             return []
         lengths = count_audio_tokens(prompt.tensors["feature_attention_mask"])
         cut = ({n: t[i : i + 1] for n, t in prompt.tensors.items()} for i in range(len(lengths)))
         pairs = zip(cut, lengths, strict=True)
         return [stand_alone(model.config.audio_token_id, clip, length) for clip, length in pairs]
-
-    def decode(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        features: media_features.ByPrompt | None,
-        cache: Any = None,
-    ) -> torch.Tensor:
-        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
-        embeds = model.get_input_embeddings()(input_ids)
-        if features is not None:
-            places = input_ids == model.config.audio_token_id
-            embeds = media_features.place_features(embeds, places, features)
-        out = model.model.language_model(
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            position_ids=position_ids[0],
-            past_key_values=cache,
-            use_cache=cache is not None,
-        )
-        return out.last_hidden_state
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as in published checkpoints, from before transformers 5; vLLM expects them."""

@@ -193,7 +193,6 @@ class MropeFamily(Family):
     """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """Build a small model of this architecture, see `Family.build`."""
         model, processor = qwen_models.build(self.small, build, corpus, seed)
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
         return model, processor
@@ -309,7 +308,6 @@ class MropeFamily(Family):
         return Frame(*medium.size, space=self.space, resized_width=width, resized_height=height)
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Count one token per merged patch of the resized image."""
         width, height = self._fit_image(processor, width, height)
         factor = processor.image_processor.patch_size * processor.image_processor.merge_size
         return (width // factor) * (height // factor)
@@ -355,7 +353,6 @@ class MropeFamily(Family):
         return grids
 
     def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
-        """Return the images and videos of a prompt, each alone, see `Family.media_of`."""
         names = {
             model.config.image_token_id: (PIXELS[0], GRIDS[0]),
             model.config.video_token_id: (PIXELS[1], GRIDS[1]),
@@ -366,7 +363,6 @@ class MropeFamily(Family):
         ]
 
     def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> MediaFeatures:
-        """Join the features of media, see `Family.join_features`."""
         media = [medium for of_prompt in found for medium in of_prompt]
         levels = zip(*(medium.deepstack for medium in media), strict=True)
         return MediaFeatures(
@@ -377,7 +373,6 @@ class MropeFamily(Family):
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
     ) -> MediaFeatures | None:
-        """Return the features of the media of every row, row after row; None if no row has any."""
         if features is None:
             return None
         media = media_of_rows(prompts, GRIDS, rows)

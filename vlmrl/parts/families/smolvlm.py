@@ -41,7 +41,6 @@ class Smolvlm(tiled_like.IdeficsFamily):
     )
 
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
-        """Build a processor with the sizes of `small_sizes`."""
         import_extra("num2words", "smolvlm")  # the processor writes times of frames in words
         sizes = tiled_like.small_sizes(config)
         return transformers.SmolVLMProcessor(

@@ -28,13 +28,10 @@ class ImageFamily(Family):
 
     placeholder: ClassVar[str]
     """The token that the chat template writes for an image."""
-    language_model: ClassVar[str] = "model.language_model"
-    """The path of the decoder, which takes embeddings."""
     small: ClassVar[image_models.SmallImageModel]
     """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        """Build a small model of this architecture, see `Family.build`."""
         model, tokenizer = image_models.build(self.small, build, corpus, seed)
         processor = self.small_processor(model.config, tokenizer)
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
@@ -87,7 +84,6 @@ class ImageFamily(Family):
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:
-        """Return the size of the first image, with the family's space."""
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
@@ -101,33 +97,6 @@ class ImageFamily(Family):
             return None
         features = self.image_features(model, seen)
         return media_features.split_by_prompt(features, prompts, model.config.image_token_id)
-
-    def decode(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        features: media_features.ByPrompt | None,
-        cache: Any = None,
-    ) -> torch.Tensor:
-        """Compute hidden states [B, T, H]; `features` replace the placeholders of `input_ids` in order."""
-        embeds, places = model.get_input_embeddings()(input_ids), None
-        if features is not None:
-            places = input_ids == model.config.image_token_id
-            embeds = media_features.place_features(embeds, places, features)
-        marks = {}
-        if self.two_way_media:
-            marks["token_type_ids"] = None if places is None else places.long()
-        out = model.get_submodule(self.language_model)(
-            inputs_embeds=embeds,
-            attention_mask=attention_mask,
-            position_ids=position_ids[0],
-            past_key_values=cache,
-            use_cache=cache is not None,
-            **marks,
-        )
-        return out.last_hidden_state
 
 
 def adds_special_tokens(processor: Any, text: str) -> bool:
@@ -252,7 +221,6 @@ class IdeficsFamily(ImageFamily):
         return torch.cat([before, after], 1)
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Count the tokens of all tiles."""
         images = processor.image_processor
         tiles = 1
         if images.do_image_splitting:
