@@ -133,20 +133,16 @@ def lay_over(tree: Mapping[str, Any], stage: StageConfig) -> dict[str, Any]:
         return merged
     train = [{"card": s} if isinstance(s, str) else s for s in merged["data"]["train"]]
     if stage.sources is not None:
-        train = _chosen(train, stage.sources)
+        by_name = {SourceConfig(name=s.get("name"), card=s["card"]).label: s for s in train}
+        for name in stage.sources:
+            if name not in by_name:
+                raise UserError(
+                    f"sources: no training source is named {name!r}{nearest(name, list(by_name))}"
+                )
+        train = [by_name[name] for name in dict.fromkeys(stage.sources)]
     if stage.template is not None:
         train = [{**source, "template": stage.template} for source in train]
     return {**merged, "data": {**merged["data"], "train": train}}
-
-
-def _chosen(train: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Any]:
-    by_name = {SourceConfig(name=s.get("name"), card=s["card"]).label: s for s in train}
-    for name in names:
-        if name not in by_name:
-            raise UserError(
-                f"sources: no training source is named {name!r}{nearest(name, list(by_name))}"
-            )
-    return [by_name[name] for name in dict.fromkeys(names)]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -401,14 +397,6 @@ class Config(Section):
 
         Options that name one of `models` hold it.
         """
-        return [
-            name_model(reward, self.models, self.model.path) for reward in self._rewards_of(source)
-        ]
-
-    def _rewards_of(self, source: SourceConfig) -> list[RewardConfig]:
-        if source.rewards is not None:
-            return source.rewards
-        for train in self.data.train:
-            if train.label == source.label and train.rewards is not None:
-                return train.rewards
-        return self.rewards
+        own = [source, *(train for train in self.data.train if train.label == source.label)]
+        rewards = next((s.rewards for s in own if s.rewards is not None), self.rewards)
+        return [name_model(reward, self.models, self.model.path) for reward in rewards]

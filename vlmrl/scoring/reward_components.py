@@ -137,7 +137,10 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     weight = schedule.resolve(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
-    deadline = reward.timeout_s or _default_deadline(reward.verifier, verifier)
+    deadline = reward.timeout_s
+    if deadline is None:  # a user's verifier may hang, a shipped one only if it is slow
+        is_users = ":" in reward.verifier and not verifier.waits
+        deadline = SLOW_DEADLINE if verifier.slow else USER_DEADLINE if is_users else None
     return Component(reward.label, verifier, float(weight), reward, spec, deadline)
 
 
@@ -167,13 +170,6 @@ def from_rows(
     own = [from_row(reward) for reward in sample.rewards]
     labels = {reward.label for reward in own}
     return [r for r in of_source if r.gate and r.label not in labels] + own
-
-
-def _default_deadline(name: str, verifier: Verifier) -> float | None:
-    """Return the limit of one call: a user's verifier may hang, a shipped one only if it is slow."""
-    if verifier.slow:
-        return SLOW_DEADLINE
-    return USER_DEADLINE if ":" in name and not verifier.waits else None
 
 
 def moments(reward: RewardConfig) -> list[float]:

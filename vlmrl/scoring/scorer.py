@@ -110,17 +110,17 @@ def _encode(verdicts: Sequence[Verdict]) -> list[np.ndarray]:
     ]
     return [
         np.array([v.score or 0.0 for v in verdicts], np.float64),
-        np.array([_state(v) for v in verdicts], np.uint8),
+        np.array(
+            [
+                APPLIES * v.applies + SCORED * (v.score is not None) + KILLS * v.is_kill
+                for v in verdicts
+            ],
+            np.uint8,
+        ),
         np.array([n for n, _ in faults], np.int32),
         np.array([text for _, text in faults], np.int32),
         np.frombuffer(json.dumps([*texts]).encode() if texts else b"", np.uint8),
     ]
-
-
-def _state(verdict: Verdict) -> int:
-    scored = SCORED if verdict.score is not None else 0
-    killed = KILLS if verdict.is_kill else 0
-    return (APPLIES if verdict.applies else 0) | scored | killed
 
 
 def _decode(home: int, arrays: Sequence[np.ndarray]) -> Iterator[Verdict]:
@@ -481,16 +481,16 @@ class Scorer:
     def _judged(self, row: _Row) -> list[Judged]:
         counted = touching(row.components)
         return [
-            self._judge_one(completion, verdicts, row.components, counted)
+            self._judge_one(row, completion, verdicts, counted)
             for completion, verdicts in zip(row.group, row.verdicts, strict=True)
         ]
 
     def _judge_one(
         self,
+        row: _Row,
         completion: Completion,
         verdicts: Mapping[str, Verdict],
-        components: Sequence[Component],
-        counted: Sequence[Component],
+        counted: list[Component],
     ) -> Judged:
         """Add up the verdicts so far; `counted` are the components that the reward depends on."""
         truncated = completion.truncated
@@ -503,7 +503,7 @@ class Scorer:
             if verdict.fault is not None:
                 return Judged(None, verdicts, f"{c.label}: {verdict.fault}")
         scores = {c.label: v.score for c, v in present if v.applies and v.score is not None}
-        reward = combine(self.scoring.combine, components, scores)
+        reward = combine(self.scoring.combine, row.components, scores)
         if reward is None:
             return Judged(None, verdicts, "no verifier applies")
         return Judged(0.0 if truncated and self.scoring.truncated == "zero" else reward, verdicts)

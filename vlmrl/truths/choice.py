@@ -27,7 +27,9 @@ class Choice(TruthKind):
         return check_text(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
-        what = "letter" if _is_letter(truth) else "text"
+        stated = (truth.choice or "A").strip("() .").upper()
+        is_letter = truth.choice not in (truth.options or ()) and len(stated) == 1
+        what = "letter" if is_letter and stated in LETTERS else "text"
         return f"Answer with the {what} of the right option."
 
     def write(self, truth: Truth, frame: Frame) -> str | None:
@@ -52,8 +54,3 @@ class Choice(TruthKind):
             return " ".join(options)
         every = [f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False)]
         return " ".join(every or LETTERS[:5])
-
-
-def _is_letter(truth: Truth) -> bool:
-    stated = (truth.choice or "A").strip("() .").upper()
-    return truth.choice not in (truth.options or ()) and stated in LETTERS and len(stated) == 1

@@ -42,8 +42,9 @@ def instruct(
     forms = ((kind, kind.instruct(truth, space)) for kind in _asked(truth, form))
     kind, text = next(((kind, text) for kind, text in forms if text), (None, ""))
     if num_images > 1:
-        words = PLACES[space]
-        text = text.replace(words, words.replace("the image", _name_image(truth.image)))
+        words, n = PLACES[space], truth.image
+        name = f"the {ORDINALS[n]} image" if n < len(ORDINALS) else f"image {n + 1}"
+        text = text.replace(words, words.replace("the image", name))
     if form.confidence and kind is kinds()["boxes"]:
         text += ' Give each box a "confidence" from 0 to 1.'
     if form.key is not None:
@@ -62,9 +63,11 @@ def write(truth: Truth, frame: Frame, form: AnswerForm = ANY) -> str | None:
     if form.confidence and truth.boxes:
         sure = (box if box.score is not None else replace(box, score=1.0) for box in truth.boxes)
         truth = replace(truth, boxes=tuple(sure))
-    text = _first_text(_stated(truth, form), truth, frame)
+    text = next(_texts(_stated(truth, form), truth, frame), None)
     if text is None and truth.none:
-        text = _write_nothing(form)
+        # As every verifier of answers reads it.
+        graded = _graded(form)
+        text = "[]" if graded and graded[0].listed else "none"
     return None if text is None else put_in_form(text, form)
 
 
@@ -120,8 +123,14 @@ def demonstrate(
         ValueError: the frame lacks the size that its space needs.
     """
     if demo.completion is not None:
-        kept = thought and demo.thought.strip()
-        return demo.completion if kept else _without_thought(demo.completion, chosen)
+        if thought and demo.thought.strip():
+            return demo.completion
+        for tag in (tag for tag in template(chosen).tags if tag.name == "think"):
+            before, opened, rest = demo.completion.partition(tag.open)
+            _, closed, after = rest.partition(tag.close)
+            if opened and closed:
+                return f"{before}{opened}{EMPTY_THOUGHT}{closed}{after}"
+        return demo.completion
     answer = write_demo(demo, frame, form)
     contents = {**demo.contents, "think": (demo.thought if thought else "") or EMPTY_THOUGHT}
     evidence = demo.answer.spans if demo.evidence is None and demo.answer else demo.evidence
@@ -129,16 +138,6 @@ def demonstrate(
         pairs = (f"({write_time(s.start)}, {write_time(s.end)})" for s in evidence)
         contents["glue"] = f"[{', '.join(pairs)}]"
     return lay_out(chosen, answer, contents, form)
-
-
-def _without_thought(completion: str, chosen: str | Template) -> str:
-    """Return a completion with an empty thought in place of its own."""
-    for tag in (tag for tag in template(chosen).tags if tag.name == "think"):
-        before, opened, rest = completion.partition(tag.open)
-        _, closed, after = rest.partition(tag.close)
-        if opened and closed:
-            return f"{before}{opened}{EMPTY_THOUGHT}{closed}{after}"
-    return completion
 
 
 def write_call(turn: DemoTurn, frame: Frame, space: str = "") -> str:
@@ -216,7 +215,7 @@ def _asked(truth: Truth, form: AnswerForm) -> Iterator[TruthKind]:
     """
     stated = _stated(truth, form)
     yield from stated
-    answer = _first_text(stated, truth, FINE)
+    answer = next(_texts(stated, truth, FINE), None)
     if answer is None and truth.none:
         yield from _graded(form)
         return
@@ -225,19 +224,13 @@ def _asked(truth: Truth, form: AnswerForm) -> Iterator[TruthKind]:
     yield from (kind for kind in others if _is_same(answer, kind.write(truth, FINE)))
 
 
-def _first_text(stated: list[TruthKind], truth: Truth, frame: Frame) -> str | None:
+def _texts(stated: list[TruthKind], truth: Truth, frame: Frame) -> Iterator[str]:
     texts = (kind.write(truth, frame) for kind in stated)
-    return next((text for text in texts if text is not None), None)
+    return (text for text in texts if text is not None)
 
 
 def _graded(form: AnswerForm) -> list[TruthKind]:
     return [kind for kind in kinds().values() if kind.name in form.kinds]
-
-
-def _write_nothing(form: AnswerForm) -> str:
-    """Write that there is nothing, as every verifier of answers reads it."""
-    graded = _graded(form)
-    return "[]" if graded and graded[0].listed else "none"
 
 
 def _is_same(a: str | None, b: str | None) -> bool:
@@ -246,8 +239,3 @@ def _is_same(a: str | None, b: str | None) -> bool:
         return False
     number = parsing.number(a)[0]
     return a == b or (number is not None and number == parsing.number(b)[0])
-
-
-def _name_image(index: int) -> str:
-    """Return what a prompt calls an image: `the second image`, `image 7`."""
-    return f"the {ORDINALS[index]} image" if index < len(ORDINALS) else f"image {index + 1}"

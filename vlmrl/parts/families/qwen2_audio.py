@@ -31,16 +31,6 @@ POSITIONS_PER_SECOND = 50
 """Positions of the encoder per second; two of them become one token."""
 
 CHAT_TEMPLATE = chatml(audio="<|audio_bos|><|AUDIO|><|audio_eos|>")
-SMALL_TEXT: Mapping[str, Any] = {"num_hidden_layers": 2}
-SMALL_AUDIO: Mapping[str, Any] = {
-    "d_model": 96,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 192,
-    "num_mel_bins": 40,
-    "max_source_positions": 2 * POSITIONS_PER_SECOND,
-    "initializer_range": 0.05,
-}
 
 
 @dataclass(frozen=True)
@@ -173,8 +163,8 @@ def _config(build: BuildConfig, tokenizer: Any) -> Any:
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
     builder.check_fields(build, "audio", build.audio, audio_fields)
     builder.check_fields(build, "vision", build.vision, set())
-    text, _ = builder.text_fields(build, SMALL_TEXT)
-    audio = {**SMALL_AUDIO, **build.audio}
+    text, _ = builder.text_fields(build, {"num_hidden_layers": 2})
+    audio = {**builder.AUDIO, "max_source_positions": 2 * POSITIONS_PER_SECOND, **build.audio}
     builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
     positions = audio["max_source_positions"]
     if not isinstance(positions, int) or positions < 1 or positions % POSITIONS_PER_SECOND:

@@ -152,6 +152,14 @@ TEXT: Mapping[str, Any] = {
     "max_position_embeddings": 32768,
     "initializer_range": 0.05,
 }
+AUDIO: Mapping[str, Any] = {
+    "d_model": 96,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "encoder_ffn_dim": 192,
+    "num_mel_bins": 40,
+    "initializer_range": 0.05,
+}
 TIED = "tie_word_embeddings"
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
 """Rotary parameters; the short prompts of a small model need no low frequencies."""

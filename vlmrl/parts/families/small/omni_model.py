@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import transformers
 
 from vlmrl.config import BuildConfig
 from vlmrl.models.chat import chatml
+from vlmrl.parts.families.qwen2_5_vl import Qwen25Vl
 from vlmrl.parts.families.small import builder, qwen_models
 from vlmrl.parts.families.small.builder import Format
 
@@ -27,23 +28,6 @@ CHAT_TEMPLATE = chatml(
     video="<|vision_bos|><|VIDEO|><|vision_eos|>",
     audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
 )
-SMALL_VISION: Mapping[str, Any] = {
-    "depth": 2,
-    "hidden_size": 64,
-    "intermediate_size": 192,
-    "num_heads": 4,
-    "patch_size": 14,
-    "fullatt_block_indexes": [0, 1],
-    "initializer_range": 0.05,
-}
-SMALL_AUDIO: Mapping[str, Any] = {
-    "d_model": 96,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "encoder_ffn_dim": 192,
-    "num_mel_bins": 40,
-    "initializer_range": 0.05,
-}
 
 
 def build(build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
@@ -79,7 +63,7 @@ def _config(build: BuildConfig, tokenizer: Any) -> Any:
         own = config_class.sub_configs[f"{part}_config"].__annotations__
         builder.check_fields(build, part, overrides, {*own} - fixed[part])
     text, width = builder.text_fields(build, {})
-    vision, audio = {**SMALL_VISION, **build.vision}, {**SMALL_AUDIO, **build.audio}
+    vision, audio = {**Qwen25Vl.small.vision, **build.vision}, {**builder.AUDIO, **build.audio}
     builder.head_dim("vision", "hidden_size", vision, "num_heads", 4)
     builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
     text.setdefault("rope_parameters", qwen_models.mrope(width))
