@@ -62,7 +62,7 @@ def test_a_value_that_is_no_schedule_stays_itself() -> None:
 def test_a_schedule_that_makes_no_sense_is_refused_with_its_key(form: object) -> None:
     text = json.dumps({"schedule": form})
     for key in ("rollout.max_tokens", "optimizer.lr", "algorithm.options.kl"):
-        with pytest.raises(UserError, match=rf"{key}: a schedule is .*; found"):
+        with pytest.raises(UserError, match=rf"{key}: a schedule is .*; got"):
             with_(f"{key}={text}")
 
 
