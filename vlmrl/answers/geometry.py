@@ -26,11 +26,7 @@ MIN_SIDE = 1e-6
 
 
 def extent(frame: Frame, space: Space | None = None) -> tuple[float, float]:
-    """Width and height of the whole media in a space (the frame's own when None).
-
-    Raises:
-        ValueError: the space is in pixels and the frame does not know the size.
-    """
+    """Width and height of the media in a space (None: the frame's own); ValueError if it is not known."""
     space = space or frame.space
     if space == "norm1000":
         return 1000.0, 1000.0
@@ -50,11 +46,7 @@ def extent(frame: Frame, space: Space | None = None) -> tuple[float, float]:
 def to_unit(
     x1: float, y1: float, x2: float, y2: float, frame: Frame
 ) -> tuple[float, float, float, float]:
-    """Return four numbers in `frame.space` as xyxy in the unit square, neither ordered nor clipped.
-
-    Raises:
-        ValueError: the frame lacks the size that its space needs.
-    """
+    """Return four numbers in `frame.space` as xyxy in the unit square, unordered; ValueError as `extent`."""
     width, height = extent(frame)
     return x1 / width, y1 / height, x2 / width, y2 / height
 
@@ -62,11 +54,7 @@ def to_unit(
 def from_unit(
     box: Box, frame: Frame, space: Space | None = None
 ) -> tuple[float, float, float, float]:
-    """Return a box as xyxy numbers in a space (the frame's own when None), not rounded.
-
-    Raises:
-        ValueError: the frame lacks the size that the space needs.
-    """
+    """Return a box as xyxy numbers in a space (None: the frame's own), unrounded; ValueError as `extent`."""
     width, height = extent(frame, space)
     return box.x1 * width, box.y1 * height, box.x2 * width, box.y2 * height
 

@@ -42,11 +42,7 @@ def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
 def iou_matrix(
     found: Sequence[Corners], right: Sequence[Mapping[str, Any] | Corners], size: tuple[int, int]
 ) -> Array:
-    """IoU of every pair as pixels of a raster (height, width): [P, N] in [0, 1].
-
-    Raises:
-        ValueError: an RLE of another size.
-    """
+    """IoU of every pair on a raster (height, width): [P, N] in [0, 1]; ValueError: an RLE of another size."""
     a = [encoded(mask, size) for mask in found]
     b = [encoded(mask, size) for mask in right]
     values = np.asarray(coco.iou(a, b, [0] * len(b)), dtype=np.float64).reshape(len(a), len(b))

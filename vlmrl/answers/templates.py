@@ -69,11 +69,7 @@ TEMPLATES: dict[str, Template] = {
 
 
 def template(chosen: str | Template) -> Template:
-    """Return the template of that name; one of the user's own is returned as it is.
-
-    Raises:
-        UserError: there is none; the message suggests the nearest name.
-    """
+    """Return the template of that name, or one of the user's own as it is; UserError if there is none."""
     if isinstance(chosen, Template):
         return chosen
     if chosen not in TEMPLATES:

@@ -20,21 +20,13 @@ _ACTING = "data.train: a source has tools or an environment, which excludes"
 
 
 def refuse_keys(config: Config) -> None:
-    """Refuse keys of different sections that exclude each other.
-
-    Raises:
-        UserError: the first such pair, with what was expected.
-    """
+    """Raise UserError for the first keys of different sections that exclude each other."""
     for problem in _problems_of_keys(config):
         raise UserError(problem)
 
 
 def refuse_parts(config: Config, world: int = 1) -> None:
-    """Refuse what changes over training and the parts that it excludes, in a run of `world` processes.
-
-    Raises:
-        UserError: the first combination that cannot run, with what to use.
-    """
+    """Raise UserError for the first combination that cannot run in `world` processes."""
     problems = (
         _problems_of_engine(config, world),
         _problems_over_training(config),

@@ -19,20 +19,12 @@ from vlmrl.plugins import nearest
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config by path or shipped name and apply `key=value` overrides.
-
-    Raises:
-        UserError: one line per problem, each with the key's path.
-    """
+    """Read a config by path or shipped name, with `key=value` overrides; UserError: a line a problem."""
     return parse(config_tree.read(name, overrides), name)
 
 
 def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
-    """Validate a tree of plain values; `name` starts every line of the error message.
-
-    Raises:
-        UserError: one line per problem, each with the key's path.
-    """
+    """Validate a tree of plain values; UserError: for each problem a line with `name` and the key's path."""
     try:
         plain = json.loads(json.dumps(tree))
     except (ValueError, TypeError, RecursionError) as error:

@@ -57,11 +57,7 @@ def is_schedule(value: Any) -> bool:
 
 
 def check(value: Any, where: str = "") -> None:
-    """Refuse a schedule that makes no sense; any other value is left alone.
-
-    Raises:
-        UserError: the message begins with `where` and states the forms.
-    """
+    """Refuse a schedule that makes no sense, with a UserError that `where` begins; let other values pass."""
     if is_schedule(value) and not _is_sound(value["schedule"]):
         raise UserError(f"{where + ': ' if where else ''}{FORMS}; got {value['schedule']!r}")
 

@@ -95,11 +95,7 @@ SHORT = {
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read the values of a config file, of all that it extends, and of the overrides.
-
-    Raises:
-        UserError: no such file, not YAML, a cycle of `extends`, or an override that fits nothing.
-    """
+    """Read a config file, all that it extends, and the overrides; UserError if one cannot be read."""
     tree = _read_file(find(name), ())
     return functools.reduce(override, overrides, tree)
 
@@ -224,11 +220,7 @@ def _long(value: Any, key: str) -> Any:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds.
-
-    Raises:
-        UserError: no such file, not YAML, or no mapping.
-    """
+    """Return the mapping that a YAML file holds; UserError if there is none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -95,11 +95,7 @@ def starts(stages: Sequence[StageConfig]) -> list[float]:
 
 
 def check(stages: Sequence[StageConfig]) -> None:
-    """Refuse stages that do not follow each other to the end of training.
-
-    Raises:
-        UserError: names the key.
-    """
+    """Refuse, with a UserError, stages that do not follow each other to the end of training."""
     before = 0.0
     names = [stage.name for stage in stages]
     for index, stage in enumerate(stages):
@@ -117,11 +113,7 @@ def check(stages: Sequence[StageConfig]) -> None:
 
 
 def lay_over(tree: Mapping[str, Any], stage: StageConfig) -> dict[str, Any]:
-    """Return the plain values of a config, those of a stage laid over them, without `stages`.
-
-    Raises:
-        UserError: the stage names a source that there is not.
-    """
+    """Return a config's plain values, those of a stage laid over them; UserError: a source is not there."""
     own = stage.model_dump(exclude_none=True)
     keys = ("data", "rollout", "rewards", "algorithm", "optimizer")
     # What evaluates is the config's own, and so are the metrics that it may name.

@@ -102,11 +102,7 @@ class Family:
         """Store on a loaded processor what encoding needs and only the model's config knows."""
 
     def render(self, processor: Any, sample: Sample, instruction: str) -> str:
-        """Render the chat prompt as text: ONE placeholder per medium, generation prompt included.
-
-        Raises:
-            UserError: see `render_chat`.
-        """
+        """Render the chat prompt as `render_chat`: ONE placeholder per medium, generation prompt included."""
         return render_chat(self, processor, sample, instruction)
 
     def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
@@ -150,11 +146,7 @@ class Family:
         raise TypeError(f"{type(self).__name__} must define frame")
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
-        """Count the placeholders that an image of this size takes in `ids`, from its size alone.
-
-        Raises:
-            UserError: The processor refuses this size (e.g. aspect ratio); the message says why.
-        """
+        """Count the placeholders of an image of this size in `ids`; UserError if it is refused."""
         raise TypeError(f"{type(self).__name__} must define image_tokens")
 
     def media_token_ids(self, processor: Any) -> tuple[int, ...]:
@@ -301,11 +293,7 @@ def is_tied(model: Any) -> bool:
 
 
 def family_of(model_type: str) -> Family:
-    """Return the family that serves checkpoints whose `config.model_type` is this.
-
-    Raises:
-        UserError: No family serves it; the message lists what is served.
-    """
+    """Return the family that serves checkpoints of this `config.model_type`; UserError if none does."""
     from vlmrl import plugins
     from vlmrl.errors import UserError
 

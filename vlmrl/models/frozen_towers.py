@@ -112,11 +112,7 @@ class FrozenTowers:
             return family.run_towers(model, [medium])
 
     def _check(self, computed: Any, replayed: Any) -> None:
-        """Require, of the first medium, that the projector reads nothing but what is kept.
-
-        Raises:
-            RuntimeError: The family's tower is not made of the modules under its prefixes.
-        """
+        """Raise RuntimeError if, of the first medium, the projector reads anything but what is kept."""
         pairs = () if self.checked else zip(_tensors(computed), _tensors(replayed), strict=True)
         if not all(torch.equal(a, b) for a, b in pairs):
             raise RuntimeError(f"the projector reads more than {self._prefixes} return")

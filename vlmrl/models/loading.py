@@ -71,11 +71,7 @@ def load_model(
 
 
 def load_processor(path: str) -> tuple[Any, Family]:
-    """Load the processor of a checkpoint, and its family, without its weights.
-
-    Raises:
-        UserError: as for `load_model`.
-    """
+    """Load the processor of a checkpoint, and its family, without its weights; UserError as `load_model`."""
     common = {"local_files_only": _is_local(path)}
     with _as_user_error(f"model.path {path!r}"):
         config = transformers.AutoConfig.from_pretrained(path, **common)
@@ -196,11 +192,7 @@ def _as_user_error(where: str) -> Iterator[None]:
 
 
 def set_pixel_budget(processor: Any, config: ModelConfig) -> None:
-    """Set the config's limits of the pixels of an image on a processor.
-
-    Raises:
-        UserError: the processor knows no such limits, or the least exceeds the most.
-    """
+    """Set the config's limits of an image's pixels on a processor; UserError if they do not fit it."""
     if config.min_pixels is None and config.max_pixels is None:
         return
     image_processor = getattr(processor, "image_processor", None)

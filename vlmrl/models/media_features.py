@@ -66,11 +66,7 @@ ByPrompt = tuple[torch.Tensor, ...]
 
 
 def split_by_prompt(features: torch.Tensor, prompts: Sequence[Encoded], token: int) -> ByPrompt:
-    """Split the features [..., H] of all media by prompt, as many as it has placeholders `token`.
-
-    Raises:
-        ValueError: The numbers of features and placeholders differ.
-    """
+    """Split features [..., H] of all media by prompt, one for each placeholder `token`; else ValueError."""
     counts = [p.ids.count(token) if p.tensors else 0 for p in prompts]
     features = features.reshape(-1, features.shape[-1])
     _check(len(features), sum(counts))
@@ -112,11 +108,7 @@ def media_of_rows(
 def place_features(
     embeds: torch.Tensor, places: torch.Tensor, features: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Put the features, each [tokens, H], into the embeddings [B, T, H] at `places` [B, T], in order.
-
-    Raises:
-        ValueError: The numbers of features and places differ.
-    """
+    """Put features, each [tokens, H], into embeddings [B, T, H] at `places` [B, T]; else ValueError."""
     put = torch.cat(tuple(features)).to(embeds.dtype)
     _check(len(put), int(places.sum()))
     return embeds.masked_scatter(places[..., None], put)

@@ -399,11 +399,7 @@ class LoadedModel:
         self._failed = 0  # starts in a row
 
     def start(self) -> None:
-        """Return when the checkpoint is loaded; load it if no process has.
-
-        Raises:
-            Unavailable: it cannot be loaded; the message has the last lines that its process wrote.
-        """
+        """Return when the checkpoint is loaded; else Unavailable with its process's last lines."""
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -421,11 +417,7 @@ class LoadedModel:
             self._failed = 0
 
     def send(self, body: Mapping[str, Any], seconds: float) -> Reply:
-        """Return the reply to a request; kill the process if it lets most of a question's time pass.
-
-        Raises:
-            Unavailable, Invalid: as `chat`.
-        """
+        """Return what `chat` does; kill the process if it lets most of a question's time pass."""
         process, begun = self._process, time.monotonic()
         try:
             return chat(self._url, {**body, "model": self._model.name}, self._token, seconds)

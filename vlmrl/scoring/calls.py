@@ -89,11 +89,7 @@ class Calls:
         return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline + loading)
 
     def result(self, c: Component, future: Any) -> Any:
-        """Wait for a call and return what it returned; name the verifier if this takes long.
-
-        Raises:
-            CallFailed: the call raised, ran past its time limit, or its process died.
-        """
+        """Return a call's result, CallFailed if it failed; name the verifier if it takes long."""
         since = time.monotonic()
         if wait([future], NOTICE_S).not_done and c.label not in self._noticed:
             self._noticed.add(c.label)

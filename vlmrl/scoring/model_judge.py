@@ -102,21 +102,13 @@ class Criterion:
 
 
 def check_scale(scale: tuple[float, float]) -> None:
-    """Refuse a scale that does not rise.
-
-    Raises:
-        ValueError: its first score is not below its second.
-    """
+    """Refuse a scale that does not rise, with a ValueError."""
     if not scale[0] < scale[1]:
         raise ValueError(f"expected a scale from the worst to the best score, got {scale}")
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:
-    """Refuse criteria that make no sense.
-
-    Raises:
-        ValueError: names that are not unique, weights that add up to nothing, a limit outside (0, 1].
-    """
+    """Refuse, with a ValueError, names that are not unique, weights of no sum, a limit outside (0, 1]."""
     names = {c.name for c in criteria}
     if len(names) < len(criteria) or "reason" in names:
         raise ValueError("each criterion has a name of its own, other than 'reason'")

@@ -54,11 +54,7 @@ class AskingVerifier(Verifier):
 
 
 def read_json(text: str) -> Any:
-    """Return the JSON of a reply.
-
-    Raises:
-        Invalid: it is none.
-    """
+    """Return the JSON of a reply; raise Invalid if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -66,11 +62,7 @@ def read_json(text: str) -> Any:
 
 
 def finite(value: Any) -> float:
-    """Return a finite number.
-
-    Raises:
-        Invalid: it is none.
-    """
+    """Return a finite number; raise Invalid if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise Invalid(f"expected a finite number, got {value!r:.80}")
     return float(value)

@@ -63,11 +63,7 @@ class ScoredRow:
 
 
 def read_rows(path: str | Path) -> list[ScoredRow]:
-    """Return all rows of a JSONL file; blank lines are skipped.
-
-    Raises:
-        UserError: no such file, or a bad row; the message names file, line and key.
-    """
+    """Return all rows of a JSONL file but blank lines; a UserError names file, line and key."""
     return read_lines(Path(path), read_row)
 
 
@@ -154,11 +150,7 @@ def _frame(media: Any, space: Any) -> Frame:
 
 
 def score(rows: Sequence[ScoredRow], reward: RewardConfig) -> list[Verdict]:
-    """Return the verdict of one verifier on every row, in order.
-
-    Raises:
-        UserError: no such verifier or option, or a row whose truth lacks what the verifier needs.
-    """
+    """Return the verdict of one verifier on every row, in order; UserError: it cannot judge one of them."""
     component = resolve(reward)
     kinds = [[i for i, r in enumerate(rows) if bool(r.sample.rewards) == own] for own in (1, 0)]
     own, others = ([rows[i] for i in kind] for kind in kinds)

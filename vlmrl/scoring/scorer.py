@@ -172,11 +172,7 @@ class FaultLimit:
                 self._recent.setdefault(key, deque(maxlen=WINDOW)).append(verdict.fault)
 
     def enforce(self) -> None:
-        """Stop where too many recent calls of a verifier failed.
-
-        Raises:
-            UserError: more than the share; it names the verifier and what it failed on most often.
-        """
+        """Raise UserError where too many recent calls of a verifier failed: on what, most often."""
         for (source, label), recent in self._recent.items():
             faults = [fault for fault in recent if fault is not None]
             share = len(faults) / len(recent)

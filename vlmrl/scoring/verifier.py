@@ -275,11 +275,7 @@ class FunctionVerifier(Verifier):
 
 
 def to_score(value: Any) -> float:
-    """Return the number that a plain function returned: Python's, numpy's, torch's, or a truth value.
-
-    Raises:
-        TypeError: it is no number, such as the text "0.5".
-    """
+    """Return the number that a plain function returned, of any library; raise TypeError if it is none."""
     if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
         raise TypeError(f"expected a number, a Verdict or None, got {value!r:.80}")
     return float(value)

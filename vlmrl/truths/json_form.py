@@ -52,11 +52,7 @@ def read(value: Any, frame: Frame) -> Truth:
 
 
 def read_image(stated: Any, where: str) -> int:
-    """Return which of several images a truth is about, from 0.
-
-    Raises:
-        UserError: it is no whole number from 0; the message begins with `where`.
-    """
+    """Return which of several images a truth is about, from 0; else a UserError that `where` begins."""
     if isinstance(stated, bool) or not isinstance(stated, int) or stated < 0:
         raise UserError(f"{where}: expected the place of an image, from 0, got {stated!r:.60}")
     return stated

@@ -55,11 +55,7 @@ def instruct(
 
 
 def write(truth: Truth, frame: Frame, form: AnswerForm = ANY) -> str | None:
-    """Write a truth as a model should, in `frame.space`; None if no model could.
-
-    Raises:
-        ValueError: the frame lacks the size that its space needs.
-    """
+    """Write a truth as a model should, in `frame.space`, None if no model could; ValueError as `extent`."""
     if form.confidence and truth.boxes:
         sure = (box if box.score is not None else replace(box, score=1.0) for box in truth.boxes)
         truth = replace(truth, boxes=tuple(sure))
@@ -172,11 +168,7 @@ def _write_argument(value: object, frame: Frame) -> object:
 def lay_out(
     chosen: str | Template, answer: str, contents: Mapping[str, str], form: AnswerForm = ANY
 ) -> str:
-    """Put an answer into the layout of a template; `contents` by tag fill the other tags.
-
-    Raises:
-        UserError: no such template, or a required tag has no content.
-    """
+    """Put an answer into a template, `contents` by tag into its other tags; UserError if one is lacking."""
     layout = template(chosen)
     if layout.answer == "boxed":
         return f"{contents.get('think', '').strip()} \\boxed{{{answer}}}".strip()

@@ -177,11 +177,7 @@ class ScoringConfig(Section):
 
 
 def check_names(rewards: Sequence[RewardConfig]) -> None:
-    """Check that what the rewards of one source say of each other names rewards of that source.
-
-    Raises:
-        UserError: a name is not another reward's, or that one is itself a part of a third.
-    """
+    """Refuse, with a UserError, what rewards say of others that their source lacks, or of parts."""
     by_label = {reward.label: reward for reward in rewards}
     for reward in rewards:
         others = sorted(by_label.keys() - {reward.label})

@@ -209,11 +209,7 @@ def token_fields(tokenizer: Any) -> dict[str, int | None]:
 def check_fields(
     build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]
 ) -> None:
-    """Check that the architecture has every field that the config sets.
-
-    Raises:
-        UserError: It lacks one; the message names the nearest field.
-    """
+    """Refuse, with a UserError, a field that the architecture does not have."""
     for key in overrides:
         if key not in fields:
             raise UserError(
@@ -240,11 +236,7 @@ def text_fields(build: BuildConfig, own: Mapping[str, Any]) -> tuple[dict[str, A
 def head_dim(
     part: str, width_key: str, fields: Mapping[str, Any], heads_key: str, multiple: int
 ) -> int:
-    """Return the width of one head, which rotary embeddings need to be a multiple of `multiple`.
-
-    Raises:
-        UserError: The width is not a multiple of `multiple` times the number of heads.
-    """
+    """Return the width of one head, for rotary embeddings a multiple of `multiple`; else raise UserError."""
     width, heads = fields[width_key], fields[heads_key]
     whole = isinstance(width, int) and isinstance(heads, int) and min(width, heads) > 0
     if not whole or width % (multiple * heads):
