@@ -109,14 +109,6 @@ class Replies:
         self._is_torn = False
 
 
-def in_folder(folder: Path | None, name: str) -> Replies:
-    """Return the replies of a model in a folder: those of this rank, and what other ranks have left."""
-    if folder is None:
-        return Replies()
-    own = folder / f"{name}.rank{distributed.rank()}.jsonl"
-    return Replies(own, sorted(path for path in folder.glob(f"{name}.rank*.jsonl") if path != own))
-
-
 def _read(path: Path) -> dict[bytes, str]:
     replies: dict[bytes, str] = {}
     with path.open("rb") as file:
@@ -514,7 +506,10 @@ class _Opened:
 
     def open(self, model: NamedModel) -> AskedModel:
         """Make the model of a definition; a checkpoint is loaded when it is first asked."""
-        replies = in_folder(self.folder, model.name)
+        replies = Replies()
+        if self.folder is not None:  # of this rank, and what other ranks have left
+            own = self.folder / f"{model.name}.rank{distributed.rank()}.jsonl"
+            replies = Replies(own, sorted({*self.folder.glob(f"{model.name}.rank*.jsonl")} - {own}))
         limits = AskLimits(
             model.concurrency, model.timeout_s, model.attempts, model.max_requests_per_step
         )

@@ -61,24 +61,6 @@ class MarkedImage:
         return [text_part(f"Image {self.number} again: {', '.join(drawn)}:"), self.image]
 
 
-def mark_image(
-    completion: Completion, sample: Sample, seen: Seen, draw: Sequence[Drawn]
-) -> MarkedImage | None:
-    """Return the image that coordinates of a sample refer to, with what `draw` names; None: there is none."""
-    main = sample.main_medium
-    if main is None or not isinstance(image := seen.media[main], PilImage):
-        return None
-    number = sum(isinstance(medium, PilImage) for medium in seen.media[: main + 1])
-    of_truth = of_candidate = None
-    image = as_seen(image, seen.frames[main])
-    if "truth" in draw:
-        image, of_truth = draw_places(image, sample.truth, labels=False)
-    if "answer" in draw:
-        places = read_places(completion.answer or "", completion.frame)
-        image, of_candidate = draw_places(image, places, RED, labels=False)
-    return MarkedImage(number, of_candidate, of_truth, image_part(image))
-
-
 # --------------------------------------------------------------------------------------------------
 # What a judge is asked for, how its reply is read, and how its scores become one.
 
@@ -348,7 +330,18 @@ class ModelJudge(Verifier):
         self, completion: Completion, sample: Sample, seen: Seen | None
     ) -> MarkedImage | None:
         """Return the image with what `draw` names; None where there is nothing to draw on."""
-        return mark_image(completion, sample, seen, self.draw) if self.draw and seen else None
+        main = sample.main_medium if self.draw and seen else None
+        if main is None or seen is None or not isinstance(image := seen.media[main], PilImage):
+            return None
+        number = sum(isinstance(medium, PilImage) for medium in seen.media[: main + 1])
+        of_truth = of_candidate = None
+        image = as_seen(image, seen.frames[main])
+        if "truth" in self.draw:
+            image, of_truth = draw_places(image, sample.truth, labels=False)
+        if "answer" in self.draw:
+            places = read_places(completion.answer or "", completion.frame)
+            image, of_candidate = draw_places(image, places, RED, labels=False)
+        return MarkedImage(number, of_candidate, of_truth, image_part(image))
 
     def ask(
         self,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.models.base import LANGUAGE_LINEAR
-from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_size, grid_seconds
+from vlmrl.parts.families.qwen_like import MropeFamily, PromptLayout, fit_size
 from vlmrl.parts.families.small.qwen_models import SmallQwenModel
 from vlmrl.schema import Space
 from vlmrl.schema.media import Video
@@ -60,9 +60,11 @@ class Qwen3Vl(MropeFamily):
         and vLLM.
         """
         times, rows, columns = grid
-        seconds = grid_seconds(processor, video)
-        assert len(seconds) == times
-        for moment in seconds:
+        meta, size = video.paired().metadata, processor.video_processor.temporal_patch_size
+        seconds = [index / meta["fps"] for index in meta["frames_indices"]]
+        assert len(seconds) == times * size
+        for i in range(0, len(seconds), size):
+            moment = (seconds[i] + seconds[i + size - 1]) / 2
             layout.text(processor.tokenizer(f"<{moment:.1f} seconds>")["input_ids"])
             layout.text([processor.vision_start_token_id])
             layout.grid(processor.video_token_id, 1, rows, columns)

@@ -66,46 +66,11 @@ class PromptLayout:
         self.start = int(places.max()) + 1
 
 
-def split_runs(ids: Sequence[int], placeholders: Sequence[int]) -> list[list[int]]:
-    """Split the ids into runs of text and single placeholders."""
-    runs: list[list[int]] = []
-    for i in ids:
-        if i in placeholders or not runs or runs[-1][0] in placeholders:
-            runs.append([i])
-        else:
-            runs[-1].append(i)
-    return runs
-
-
-def process_videos(
-    processor: Any, videos: Sequence[Video]
-) -> tuple[dict[str, torch.Tensor], list[list[int]]]:
-    """Make `pixel_values_videos` [patches, dim] and `video_grid_thw` [videos, 3]; also list the grids."""
-    if not videos:
-        return {}, []
-    out = processor.video_processor(
-        videos=[video.paired().frames for video in videos],
-        video_metadata=[video.paired().metadata for video in videos],
-        do_sample_frames=False,
-        return_tensors="pt",
-    )
-    tensors = {key: out[key] for key in ("pixel_values_videos", "video_grid_thw")}
-    return tensors, out["video_grid_thw"].tolist()
-
-
 def seconds_per_grid(processor: Any, video: Video) -> float:
     """Return the seconds that one step of the grid spans, as the HF processor computes it (float32)."""
     meta = video.paired().metadata
     rate = len(meta["frames_indices"]) / meta["total_num_frames"] * meta["fps"]
     return float(np.float32(processor.video_processor.temporal_patch_size / rate))
-
-
-def grid_seconds(processor: Any, video: Video) -> list[float]:
-    """Return the time of each step of the grid: the mean of its first and its last frame."""
-    meta = video.paired().metadata
-    times = [index / meta["fps"] for index in meta["frames_indices"]]
-    size = processor.video_processor.temporal_patch_size
-    return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]
 
 
 def fit_size(
@@ -227,25 +192,24 @@ class MropeFamily(Family):
             raise UserError(f"the prompt has {counts}, or they are in another order")
         videos = [m for m in media if isinstance(m, Video)]
         tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, PilImage)])
-        for video in videos:
-            self._fit_video(processor, video)
-        more, video_grids = process_videos(processor, videos)
+        more, video_grids = self._frames(processor, videos)
         audio_tensors, lengths = self._encode_audio(processor, media)
         waiting, pairs = iter(grids), iter(zip(videos, video_grids, strict=True))
         merge, layout = processor.image_processor.merge_size, PromptLayout()
-        for run in split_runs(compact, tuple(kinds)):
-            kind = kinds.get(run[0])
+        for kind, run in itertools.groupby(compact, kinds.get):
             if kind is None:
-                layout.text(run)
-            elif kind == "image":
-                _, rows, columns = next(waiting)
-                layout.grid(run[0], 1, rows // merge, columns // merge)
-            elif kind == "audio":
-                layout.text(run * next(lengths))
-            else:
-                video, (times, rows, columns) = next(pairs)
-                grid = (times, rows // merge, columns // merge)
-                self._lay_video(processor, layout, video, grid, next(lengths))
+                layout.text([*run])
+                continue
+            for token in run:
+                if kind == "image":
+                    _, rows, columns = next(waiting)
+                    layout.grid(token, 1, rows // merge, columns // merge)
+                elif kind == "audio":
+                    layout.text([token] * next(lengths))
+                else:
+                    video, (times, rows, columns) = next(pairs)
+                    grid = (times, rows // merge, columns // merge)
+                    self._lay_video(processor, layout, video, grid, next(lengths))
         return Encoded(
             ids=tuple(layout.ids),
             compact_ids=tuple(compact),
@@ -288,6 +252,23 @@ class MropeFamily(Family):
         out = processor.image_processor(images=list(images), return_tensors="pt")
         grid = out["image_grid_thw"]
         return {"pixel_values": out["pixel_values"], "image_grid_thw": grid}, grid.tolist()
+
+    def _frames(
+        self, processor: Any, videos: Sequence[Video]
+    ) -> tuple[dict[str, torch.Tensor], list[list[int]]]:
+        if not videos:
+            return {}, []
+        for video in videos:
+            self._fit_video(processor, video)
+        out = processor.video_processor(
+            videos=[video.paired().frames for video in videos],
+            video_metadata=[video.paired().metadata for video in videos],
+            do_sample_frames=False,
+            return_tensors="pt",
+        )
+        grid = out["video_grid_thw"]
+        tensors = {"pixel_values_videos": out["pixel_values_videos"], "video_grid_thw": grid}
+        return tensors, grid.tolist()
 
     # --------------------------------------------------------------------------------- sizes
 

@@ -53,7 +53,10 @@ class ImageFamily(Family):
         Raises:
             UserError: The numbers of placeholders and images differ, or an image is refused.
         """
-        return self._process(processor, text, media, adds_special_tokens(processor, text))
+        # The tokenizer adds the start token unless the chat template has written it.
+        start = processor.tokenizer.bos_token
+        special = start is None or not text.startswith(start)
+        return self._process(processor, text, media, special)
 
     def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
         """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
@@ -97,12 +100,6 @@ class ImageFamily(Family):
             return None
         features = self.image_features(model, seen)
         return media_features.split_by_prompt(features, prompts, model.config.image_token_id)
-
-
-def adds_special_tokens(processor: Any, text: str) -> bool:
-    """Return whether the tokenizer adds the start token; False when the chat template has written it."""
-    start = processor.tokenizer.bos_token
-    return start is None or not text.startswith(start)
 
 
 # --------------------------------------------------------------------------------------------------
