@@ -209,5 +209,5 @@ def test_the_features_used_longest_ago_make_room():
 
 
 def test_features_of_a_tower_that_trains_are_not_kept_from_step_to_step():
-    with pytest.raises(UserError, match=r"keep_features_gib: a tower of media trains"):
+    with pytest.raises(UserError, match=r"keep_features_gib: a vision or audio tower trains"):
         policy(keep_features_gib=1.0)
