@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.losses import Aggregation
+from vlmrl.algorithms.losses import LOG_BOUND, Aggregation
 from vlmrl.schema import ORIGINS, Completion, MicroBatch, Rewards, Rollouts, TrainBatch
 from vlmrl.system import distributed
 
@@ -43,13 +43,12 @@ def whiten(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
 
     The variance is unbiased and 1e-8 is added to it, as in verl.
     """
-    values_of_all = gather(batches, lambda m: m.advantages).double()
-    mean, count = values_of_all.mean(), max(len(values_of_all) - 1, 1)
-    scale = ((values_of_all - mean).square().sum() / count + 1e-8).rsqrt()
+    values = gather(batches, lambda m: m.advantages).double()
+    mean, count = values.mean(), max(len(values) - 1, 1)
+    scale = ((values - mean).square().sum() / count + 1e-8).rsqrt()
 
     def make(micro: MicroBatch) -> MicroBatch:
-        values = (micro.advantages.double() - mean) * scale
-        return replace(micro, advantages=values.float())
+        return replace(micro, advantages=((micro.advantages.double() - mean) * scale).float())
 
     return change(batches, make)
 
@@ -94,10 +93,6 @@ def own_denominators(
 # advantage of the rewards; the recipe's ratio, clip and correction then hold it, too.
 
 
-LOG_BOUND = 20.0
-"""From this log ratio on the penalty grows linearly, so that one token cannot make up a gradient."""
-
-
 def gap(inputs: LossInputs) -> torch.Tensor:
     """Return log policy - log teacher per token, [B, T]; 0 outside the mask and where others wrote."""
     own = inputs.mask & inputs.of_origin("policy")
@@ -108,7 +103,8 @@ def penalty(inputs: LossInputs) -> torch.Tensor:
     """Return half the squared log ratio of policy and teacher per token, [B, T], without its weight."""
     log_ratio = gap(inputs)
     bounded = log_ratio.clamp(-LOG_BOUND, LOG_BOUND)
-    # Past the bound it is the tangent: its gradient is the bound, and not 0 as that of a clamp.
+    # Past the bound it is the tangent: its gradient is the bound, and not 0 as that of a clamp, so that
+    # one token cannot make up a gradient.
     return bounded.square() / 2 + bounded.detach() * (log_ratio - bounded)
 
 

@@ -40,9 +40,6 @@ def next_weight(kl: float, seen: float, target: float, horizon: int, completions
 
 Estimator = Literal["k1", "k2", "k3"]
 
-DIVERGENCES_LOG_BOUND = 20.0
-"""|log ref - log new| is cut here, so that k3 cannot overflow."""
-
 
 def k1(d: torch.Tensor) -> torch.Tensor:
     """Return -d: unbiased, either sign; as a loss its on-policy gradient is 0 on average."""
@@ -66,8 +63,7 @@ def kl(
     estimator: Estimator, new: torch.Tensor, ref: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """Estimate the divergence per token, [B, T]; 0 outside the mask."""
-    d = torch.where(mask, ref - new, 0.0).clamp(-DIVERGENCES_LOG_BOUND, DIVERGENCES_LOG_BOUND)
-    return ESTIMATORS[estimator](d)
+    return ESTIMATORS[estimator](log_ratio(ref, new, mask))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -135,7 +131,7 @@ def aggregate(
 
 
 LOG_BOUND = 20.0
-"""|log ratio| is cut here: e^20 is far outside any clip range, and nothing can overflow to inf."""
+"""|log ratio| is cut here: e^20 is far outside any clip range, and nothing, k3 too, can overflow to inf."""
 
 
 def log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -152,8 +148,7 @@ def sequence_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor)
 def mean_log_ratio(new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean over the tokens of a completion of the log of new / old probability, [B, 1]."""
     total = torch.where(mask, new - old, 0.0).sum(-1, keepdim=True)
-    mean = total / mask.sum(-1, keepdim=True).clamp(min=1)
-    return mean.clamp(-LOG_BOUND, LOG_BOUND)
+    return (total / mask.sum(-1, keepdim=True).clamp(min=1)).clamp(-LOG_BOUND, LOG_BOUND)
 
 
 def clipped(

@@ -13,14 +13,9 @@ from typing import ClassVar, Literal
 
 import torch
 
-from vlmrl.algorithms import advantages
-from vlmrl.algorithms import advantages as filters
-from vlmrl.algorithms import advantages as teacher_term
-from vlmrl.algorithms import losses as divergences
-from vlmrl.algorithms import losses as surrogates
-from vlmrl.algorithms.advantages import charge
+from vlmrl.algorithms import advantages, losses
 from vlmrl.algorithms.base import LossInputs, LossOutput, Pass
-from vlmrl.algorithms.losses import Aggregation, aggregate
+from vlmrl.algorithms.losses import Aggregation
 from vlmrl.schema import Advantages, Rewards, Rollouts, TrainBatch
 
 BASELINES = {
@@ -58,7 +53,7 @@ class Recipe:
     `rollout.max_tokens`."""
     kl: float = 0.0
     """Weight of the divergence from the reference; 0: no reference is made."""
-    kl_estimator: divergences.Estimator = "k3"
+    kl_estimator: losses.Estimator = "k3"
     """Estimator of the divergence per token, as Schulman's note names them (k1, k2, k3)."""
     kl_unbiased: bool = False
     """Multiply the divergence by the ratio (DeepSeek-V3.2, arXiv 2512.02556), as TRL does."""
@@ -87,13 +82,9 @@ class Recipe:
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
     def __post_init__(self) -> None:
-        for name in ("kl", "teacher_kl"):
+        for name in ("kl", "teacher_kl", "dynamic_sampling_batches"):
             if getattr(self, name) < 0:
                 raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
-        if self.dynamic_sampling_batches < 0:
-            raise ValueError(
-                f"expected dynamic_sampling_batches of at least 0, got {self.dynamic_sampling_batches}"
-            )
         check_positive(self, "importance_cap", "kl_horizon")
         if self.kl_target is not None and (self.kl_target <= 0 or self.kl == 0):
             raise ValueError(
@@ -136,7 +127,7 @@ class Recipe:
         """Return which groups have a gradient, bool [P]."""
         if not self.only_uniform_is_silent:
             return (self.estimate(rewards) != 0).any(-1)
-        return ~filters.uniform(rewards.total, rewards.valid)
+        return ~advantages.uniform(rewards.total, rewards.valid)
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
         """Return each reward against the baseline, over the scale, [P, G]; 0 where not valid."""
@@ -162,7 +153,7 @@ class Recipe:
         samples = [prompt.sample for prompt in rollouts.batch.prompts]
         weights = torch.tensor([s.weight for s in samples], dtype=torch.float32)
         sources = [s.source for s in samples]
-        metrics = _shares("uniform_share", filters.uniform(total, valid), sources)
+        metrics = _shares("uniform_share", advantages.uniform(total, valid), sources)
         if not self.only_uniform_is_silent:
             metrics |= _shares("silent_share", ~kept, sources)
         return Advantages(
@@ -175,18 +166,18 @@ class Recipe:
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
         """Return the batches with the divergences that are a part of the reward in the advantages, [B, T]."""
         if self.kl and self.kl_in_reward:
-            batches = charge(batches, self.kl)
+            batches = advantages.charge(batches, self.kl)
         if self.teacher_kl and self.teacher_kl_in_advantage:
-            batches = teacher_term.reward(batches, self.teacher_kl)
+            batches = advantages.reward(batches, self.teacher_kl)
         return batches
 
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the policy's loss per token [B, T], corrected, and metrics per token [B, T] by name."""
         if self.correction == "one_sided":
             return self.one_sided(inputs)
-        losses, metrics = self.surrogate(inputs)
+        per_token, metrics = self.surrogate(inputs)
         weight = self.importance(self.log_mismatch(inputs))
-        return (losses * weight).expand_as(inputs.new), metrics
+        return (per_token * weight).expand_as(inputs.new), metrics
 
     def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss [B, T] or [B, 1] before `correction`, and metrics per token [B, T] by name."""
@@ -194,16 +185,14 @@ class Recipe:
 
     def one_sided(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss per token [B, T] of `correction: one_sided`, and its metrics per token."""
-        log_weight, cap = (
-            self.log_ratio(inputs.new, inputs.sampling, inputs.mask),
-            self.importance_cap,
-        )
-        losses = surrogates.one_sided(self.logprobs(inputs), log_weight, inputs.advantages, cap)
-        return losses.expand_as(inputs.new), weight_metrics(log_weight, inputs, cap)
+        cap = self.importance_cap
+        log_weight = self.log_ratio(inputs.new, inputs.sampling, inputs.mask)
+        per_token = losses.one_sided(self.logprobs(inputs), log_weight, inputs.advantages, cap)
+        return per_token.expand_as(inputs.new), weight_metrics(log_weight, inputs, cap)
 
     def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return the log of new / old probability that the recipe weighs by, [B, T] or [B, 1]."""
-        return surrogates.log_ratio(new, old, mask)
+        return losses.log_ratio(new, old, mask)
 
     def log_mismatch(self, inputs: LossInputs) -> torch.Tensor:
         """Return the log of old / sampling probability that `correction` weighs by, [B, T] or [B, 1]."""
@@ -216,8 +205,8 @@ class Recipe:
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
         if self.correction == "decoupled":
-            return surrogates.filtered_importance(log_weight, self.importance_cap)
-        return surrogates.truncated_importance(log_weight, self.importance_cap)
+            return losses.filtered_importance(log_weight, self.importance_cap)
+        return losses.truncated_importance(log_weight, self.importance_cap)
 
     def divergence(self, inputs: LossInputs) -> torch.Tensor:
         """Return the divergence from the reference per token, [B, T], without its weight.
@@ -227,7 +216,7 @@ class Recipe:
         """
         if inputs.ref is None:
             raise ValueError(f"kl is {self.kl}, but there are no reference log-probs")
-        return divergences.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
+        return losses.kl(self.kl_estimator, inputs.new, inputs.ref, inputs.mask)
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Return the micro-batch's share of the loss: policy loss plus weighted divergences, aggregated.
@@ -235,9 +224,9 @@ class Recipe:
         `inputs.extra["token_weight"]`, if there, multiplies the policy loss; denominators count all tokens.
         `inputs.extra["imitate"]`, if there, is the weight with which -log p of a token is added.
         """
-        losses, metrics = self.policy_loss(inputs)
+        per_token, metrics = self.policy_loss(inputs)
         if "token_weight" in inputs.extra:
-            losses = losses * inputs.extra["token_weight"]
+            per_token = per_token * inputs.extra["token_weight"]
         if self.kl_in_reward:
             if inputs.ref is not None:
                 metrics = {**metrics, "loss/kl": inputs.new.detach() - inputs.ref}
@@ -245,18 +234,18 @@ class Recipe:
             penalty = self.divergence(inputs)
             metrics = {**metrics, "loss/kl": penalty}
             if self.kl_unbiased:
-                penalty = penalty * surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
-            losses = losses + self.kl * penalty
+                penalty = penalty * losses.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+            per_token = per_token + self.kl * penalty
         if self.teacher_kl:
-            metrics = {**metrics, "loss/teacher_kl": teacher_term.gap(inputs)}
+            metrics = {**metrics, "loss/teacher_kl": advantages.gap(inputs)}
             if not self.teacher_kl_in_advantage:
-                losses = losses + self.teacher_kl * teacher_term.penalty(inputs)
+                per_token = per_token + self.teacher_kl * advantages.penalty(inputs)
         if "imitate" in inputs.extra:
             copied = -inputs.extra["imitate"] * torch.where(inputs.mask, inputs.new, 0.0)
-            losses, metrics = losses + copied, {**metrics, "loss/imitation": copied}
-        loss = aggregate(
+            per_token, metrics = per_token + copied, {**metrics, "loss/imitation": copied}
+        loss = losses.aggregate(
             self.aggregation,
-            losses,
+            per_token,
             inputs.mask,
             inputs.weights,
             inputs.num_tokens,
