@@ -248,7 +248,7 @@ def _run(
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
-        existing = checkpoint.count(config.folder) if start else 0
+        existing = len(run_folder.checkpoints(config.folder)) if start else 0
         if lack := _require_room_for_run(config, trainer.policy, existing):
             trainer.tracker.message(lack)
         finished = run_cold_start(trainer, start, progress, interrupt)

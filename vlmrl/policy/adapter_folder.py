@@ -52,11 +52,7 @@ def load(checkpoint: Path) -> dict[str, Any]:
     file = checkpoint / FOLDER / WEIGHTS
     if file.is_file():
         named = safetensors.torch.load_file(file)
-        return {_name_in_memory(name): p for name, p in named.items()}
+        parts = {name: name.removeprefix(_MODEL).rpartition(".") for name in named}
+        return {f"{layer}{_NAME}{leaf}": named[name] for name, (layer, _, leaf) in parts.items()}
     older = checkpoint / "trainer/adapter.safetensors"  # up to format 2
     return safetensors.torch.load_file(older) if older.is_file() else {}
-
-
-def _name_in_memory(name: str) -> str:
-    layer, _, leaf = name.removeprefix(_MODEL).rpartition(".")
-    return f"{layer}{_NAME}{leaf}"

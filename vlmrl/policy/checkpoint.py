@@ -64,8 +64,8 @@ def latest(folder: Path, warn: Callable[[str], None] = _warn) -> Path | None:
     Raises:
         UserError: there are checkpoints, and all of them are damaged.
     """
-    damage = ""
-    for path in sorted(run_folder.checkpoints(folder), key=_order, reverse=True):
+    damage, paths = "", run_folder.checkpoints(folder)
+    for path in sorted(paths, key=lambda p: run_folder.checkpoint_order(p.name), reverse=True):
         damage = damage_of(path) or ""
         if not damage:
             return path
@@ -187,18 +187,9 @@ def size(policy: Policy, state_bytes: float) -> int:
     return round(OTHER_FILES * (state_bytes + weights))
 
 
-def count(folder: Path) -> int:
-    """Return how many checkpoints a run folder has."""
-    return len(run_folder.checkpoints(folder))
-
-
 def rl_steps(folder: Path) -> list[int]:
     """Return the steps of RL of a run folder's checkpoints, and of one that is being written."""
     writing = (folder / "checkpoints").glob(".step-*.part")
     names = [path.name for path in run_folder.checkpoints(folder)]
     names += [path.name.split(".")[1] for path in writing]
     return [step for is_rl, step in map(run_folder.checkpoint_order, names) if is_rl]
-
-
-def _order(path: Path) -> tuple[bool, int]:
-    return run_folder.checkpoint_order(path.name)

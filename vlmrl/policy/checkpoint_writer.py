@@ -95,11 +95,14 @@ class CheckpointWriter:
         more = sum(array.nbytes for arrays in learned.values() for array in arrays.values())
         state_bytes = optimizers.size(self._policy.optimizer) + more
         require_room(final, checkpoint.size(self._policy, state_bytes))
-        small = _SmallFiles(self._policy, progress, queue, learned)
+
+        def write_small(working: Path) -> None:
+            _write_small(working / "trainer", self._policy, progress, queue, learned)
+
         if self._background is None:
-            self._write_now(final, small)
+            self._write_now(final, write_small)
         else:
-            self._write_later(self._background, final, small)
+            self._write_later(self._background, final, write_small)
         return final
 
     def finish(self) -> None:
@@ -111,11 +114,11 @@ class CheckpointWriter:
         if self._background is not None:
             self._background.finish()
 
-    def _write_now(self, final: Path, small: _SmallFiles) -> None:
+    def _write_now(self, final: Path, write_small: Callable[[Path], None]) -> None:
         working, policy = _working(final), self._policy
 
         def write() -> None:
-            small.write(working)
+            write_small(working)
             parts: Iterable[tuple[int, Unit]] = ()
             if policy.sharded is None:
                 policy.save(str(working))
@@ -130,12 +133,14 @@ class CheckpointWriter:
         self._follow_up()
         distributed.barrier()
 
-    def _write_later(self, background: _Background, final: Path, small: _SmallFiles) -> None:
+    def _write_later(
+        self, background: _Background, final: Path, write_small: Callable[[Path], None]
+    ) -> None:
         working, policy, alone = _working(final), self._policy, distributed.world() == 1
         group = background.group
 
         def begin() -> None:
-            small.write(working)
+            write_small(working)
             policy.save_frame(str(working))
 
         persist(final, lambda: _clearing(working, begin), SAID, again=alone)
@@ -235,33 +240,26 @@ class _Background:
             self._failure = failure
 
 
-class _SmallFiles:
-    """What a checkpoint has beside the weights and the optimizer's state."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        progress: Progress,
-        queue: Sequence[Mapping[str, Any]],
-        learned: Arrays,
-    ) -> None:
-        self._policy, self._progress, self._queue, self._learned = policy, progress, queue, learned
-
-    def write(self, working: Path) -> None:
-        """Make the folder and write them; all ranks call it, the main one writes."""
-        adapter = self._policy.training_state()
-        if distributed.is_main():
-            home = working / "trainer"
-            home.mkdir(parents=True)
-            if adapter:
-                adapter_folder.save(working / adapter_folder.FOLDER, self._policy, adapter)
-            (home / "state.json").write_text(json.dumps(asdict(self._progress), indent=1))
-            if self._queue:
-                (home / "queue.json").write_text(json.dumps(self._queue))
-            for name, arrays in self._learned.items():
-                if arrays:
-                    save_file(dict(arrays), home / f"{name}.safetensors")
-        distributed.barrier()
+def _write_small(
+    home: Path,
+    policy: Policy,
+    progress: Progress,
+    queue: Sequence[Mapping[str, Any]],
+    learned: Arrays,
+) -> None:
+    """Write all but the weights and the optimizer's state; all ranks call it, the main one writes."""
+    adapter = policy.training_state()
+    if distributed.is_main():
+        home.mkdir(parents=True)
+        if adapter:
+            adapter_folder.save(home.parent / adapter_folder.FOLDER, policy, adapter)
+        (home / "state.json").write_text(json.dumps(asdict(progress), indent=1))
+        if queue:
+            (home / "queue.json").write_text(json.dumps(queue))
+        for name, arrays in learned.items():
+            if arrays:
+                save_file(dict(arrays), home / f"{name}.safetensors")
+    distributed.barrier()
 
 
 def _working(final: Path) -> Path:

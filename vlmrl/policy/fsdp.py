@@ -115,11 +115,12 @@ class Sharded:
         """Shard the weights of `model`; with `frozen`, all of its towers of media are, and stay whole."""
         self.model, self._device = model, device
         mesh = build_mesh(device)
-        left_whole = _weights_of_media(model, family) if frozen else set()
+        named = model.named_parameters() if frozen else ()
+        left_whole = {p for name, p in named if tower_of(name, family) in MEDIA_TOWERS}
         for parameter in left_whole:
             parameter.data = narrow(parameter, config).to(device)
         inside = {
-            path: _layers(model, path)
+            path: tuple(model.get_submodule(path).children())
             for path in family.decoder_layers
             if not frozen or tower_of(f"{path}.0.", family) == "language"
         }
@@ -153,18 +154,19 @@ class Sharded:
         """Run the forward `work`; its gradient is summed over the ranks in the backward."""
         if self._is_whole:
             return work()
+
+        def complete() -> Scored:
+            """Run the forward and add 0 in a way that gives every weight a gradient."""
+            self._ran, self._nothing = set(), torch.zeros((), device=self._device)
+            logprobs, entropies = work()
+            nothing = self._nothing + _nothing_of(getattr(m, leaf) for m, leaf in self._projectors)
+            return logprobs + nothing, entropies
+
         self._reshard()  # no rank may keep weights from before an update
-        out = self._root(lambda: self._complete(work))
+        out = self._root(complete)
         if not torch.is_grad_enabled():
             self._reshard()
         return out
-
-    def _complete(self, work: Work) -> Scored:
-        """Run the forward and add 0 in a way that gives every weight a gradient."""
-        self._ran, self._nothing = set(), torch.zeros((), device=self._device)
-        logprobs, entropies = work()
-        nothing = self._nothing + _nothing_of(getattr(m, leaf) for m, leaf in self._projectors)
-        return logprobs + nothing, entropies
 
     def _watch(self, language: Iterable[torch.nn.Module]) -> None:
         """Gather towers that are left out before the next one, or the language model, runs."""
@@ -179,8 +181,15 @@ class Sharded:
         if self._is_whole:
             return
         for left_out in range(number):
-            if left_out not in self._ran:
-                self._gather_tower(left_out)
+            if left_out in self._ran:
+                continue
+            tower = self._towers[left_out]
+            self._ran.add(left_out)
+            x = torch.zeros((), device=self._device)
+            x = x + _nothing_of(getattr(module, leaf) for module, leaf in tower.loose)
+            for layer in tower.layers:
+                x = _without_computing(layer, x)
+            self._nothing = self._nothing + x
         if number < len(self._towers):
             self._ran.add(number)
             if torch.is_grad_enabled():
@@ -189,15 +198,6 @@ class Sharded:
     def _project(self) -> None:
         if not self._is_whole and torch.is_grad_enabled():
             self._trained.add(PROJECTOR)
-
-    def _gather_tower(self, number: int) -> None:
-        tower = self._towers[number]
-        self._ran.add(number)
-        x = torch.zeros((), device=self._device)
-        x = x + _nothing_of(getattr(module, leaf) for module, leaf in tower.loose)
-        for layer in tower.layers:
-            x = _without_computing(layer, x)
-        self._nothing = self._nothing + x
 
     # ---------------------------------------------------------------------------------- the weights
 
@@ -210,7 +210,8 @@ class Sharded:
         self._reshard()
         for unit in self._units:
             unit.unshard()
-        hooks = [(hooks, dict(hooks)) for unit in self._units for hooks in _hooks_of(unit)]
+        both = ((unit._forward_pre_hooks, unit._forward_hooks) for unit in self._units)
+        hooks = [(live, dict(live)) for pair in both for live in pair]
         for live, _ in hooks:
             live.clear()  # they would slice a layer again when it has run
         self._is_whole = True
@@ -304,15 +305,6 @@ def _local(parameter: torch.Tensor) -> torch.Tensor:
     return whole.to_local() if isinstance(whole, DTensor) else whole
 
 
-def _layers(model: torch.nn.Module, path: str) -> tuple[torch.nn.Module, ...]:
-    return tuple(model.get_submodule(path).children())
-
-
-def _weights_of_media(model: torch.nn.Module, family: Family) -> set[torch.nn.Parameter]:
-    named = model.named_parameters()
-    return {p for name, p in named if tower_of(name, family) in MEDIA_TOWERS}
-
-
 def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:
     return model.get_submodule(path.rpartition(".")[0])
 
@@ -344,7 +336,3 @@ def _without_computing(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.Module.__call__(layer, x)
     finally:
         del layer.forward  # the class's own is there again
-
-
-def _hooks_of(unit: torch.nn.Module) -> tuple[dict[int, Any], dict[int, Any]]:
-    return unit._forward_pre_hooks, unit._forward_hooks

@@ -31,19 +31,13 @@ def averages(sums: Mapping[str, float], tokens: int, updates: int) -> dict[str, 
         if key not in whole and not key.startswith((OF_TURN, COUNT_OF_TURN))
     }
     loss = sums.get("loss/total", 0.0) / max(updates, 1)
-    return {**means, **_of_turns(sums), WORST: sums.get(WORST, 1.0), "loss/total": loss}
-
-
-def _of_turns(sums: Mapping[str, float]) -> dict[str, float]:
     counts = {
-        key.removeprefix(COUNT_OF_TURN): value
+        f"turn/logprob_gap/{key.removeprefix(COUNT_OF_TURN)}": value
         for key, value in sums.items()
         if key.startswith(COUNT_OF_TURN)
     }
-    if len(counts) < 2:
-        return {}
-    gaps = {f"turn/logprob_gap/{n}": count for n, count in counts.items()}
-    return {name: sums[name] / count for name, count in gaps.items()}
+    gaps = {n: sums[n] / count for n, count in counts.items()} if len(counts) > 1 else {}
+    return {**means, **gaps, WORST: sums.get(WORST, 1.0), "loss/total": loss}
 
 
 def engine_gap(gap: torch.Tensor, turns: torch.Tensor | None = None) -> dict[str, float]:

@@ -32,12 +32,8 @@ WHOLE, SLICES = "optimizer.pt", "optimizer"
 
 def size(optimizer: torch.optim.Optimizer) -> int:
     """Return the bytes of an optimizer's state."""
-    return sum(
-        value.numel() * value.element_size()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    )
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
 
 
 def save(folder: Path, policy: Policy) -> None:
@@ -82,8 +78,13 @@ def restore(folder: Path, policy: Policy) -> None:
         return
     state = torch.load(folder / WHOLE, map_location="cpu", weights_only=True)
     if policy.sharded:
+        from vlmrl.policy.fsdp import shard  # a plain run is not sharded
+
         groups = policy.optimizer.param_groups
-        state = shard_state(state, [p for group in groups for p in group["params"]])
+        for number, parameter in enumerate(p for group in groups for p in group["params"]):
+            own = state["state"].get(number, {})
+            same = {key: value for key, value in own.items() if value.shape == parameter.shape}
+            own |= {key: shard(value, parameter) for key, value in same.items()}
     policy.optimizer.load_state_dict(state)
 
 
@@ -131,24 +132,6 @@ def load_slices(
     for key, value in state.items():
         name, _, kind = key.rpartition(".")
         optimizer.state[named[name]][kind] = value
-
-
-def shard_state(
-    state: Mapping[str, Any], parameters: Sequence[torch.nn.Parameter]
-) -> dict[str, Any]:
-    """Shard an optimizer's `state_dict` of whole tensors as its parameters, in its order, are."""
-    from vlmrl.policy.fsdp import shard  # a plain run is not sharded
-
-    own = {
-        number: {
-            key: shard(value, parameters[number])
-            if value.shape == parameters[number].shape
-            else value
-            for key, value in of_one.items()
-        }
-        for number, of_one in state["state"].items()
-    }
-    return {**state, "state": own}
 
 
 # --------------------------------------------------------------------------------------------------

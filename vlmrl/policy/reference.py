@@ -11,7 +11,7 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,11 +56,25 @@ class Reference:
         Raises:
             UserError: the disk is full or the folder cannot be written.
         """
+        working = folder.with_name(f".{folder.name}.part")
+        max_bytes = math.inf if self._policy.sharded is None else weights.MAX_BYTES
+
+        def write() -> None:
+            try:
+                shutil.rmtree(working, ignore_errors=True)
+                working.mkdir(parents=True)
+                weights.save_parts(working / FILE, weights.gather(self._own(model)), max_bytes)
+                write_checksums(working, working)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.replace(working, folder)
+            finally:
+                shutil.rmtree(working, ignore_errors=True)
+
         with self.model() as model:
             if distributed.is_main():
-                _write(folder, lambda: self._units(model), self._policy.sharded is not None)
+                persist(folder, write, again=distributed.world() == 1)
             else:
-                weights.take_part(self._units(model))
+                weights.take_part(weights.gather(self._own(model)))
         distributed.barrier()
 
     def load(self, folder: Path) -> None:
@@ -69,7 +83,9 @@ class Reference:
         Raises:
             UserError: the folder is missing or damaged, or is of another model.
         """
-        if damage := distributed.from_main(_find_damage(folder)):
+        missing = next((p for p in (folder, folder / CHECKSUMS) if not p.exists()), None)
+        damage = f"{missing} is missing" if missing else find_damage(folder, folder)
+        if damage := distributed.from_main(damage):
             raise UserError(
                 f"the reference of this run cannot be read: {damage}; copy it from a backup, use "
                 "algorithm.options.kl=0, or start anew"
@@ -98,11 +114,8 @@ class Reference:
         if not all(torch.equal(mine, own) for mine, own in frozen):
             install(model, cast(Any, frozen_towers(model, self._policy.family)))
 
-    def _units(self, model: Any) -> Iterator[weights.Unit]:
-        """Yield the weights of `model`, or of its adapter if it has one; all ranks ask together."""
-        return weights.gather(self._own(model))
-
     def _own(self, model: Any) -> Iterator[weights.Unit]:
+        """Yield the weights of `model`, or of its adapter if it has one."""
         for unit in weights.units_of(model, self._policy.family):
             own = {n: w for n, w in unit.items() if self._policy.adapter is None or is_adapter(n)}
             if own:
@@ -134,25 +147,3 @@ class Reference:
         else:
             live = {name: p.detach() for name, p in policy.base.named_parameters()}
         return [p for name, p in live.items() if policy.adapter is None or is_adapter(name)]
-
-
-def _find_damage(folder: Path) -> str | None:
-    missing = next((p for p in (folder, folder / CHECKSUMS) if not p.exists()), None)
-    return f"{missing} is missing" if missing else find_damage(folder, folder)
-
-
-def _write(folder: Path, state: Callable[[], Iterator[weights.Unit]], in_parts: bool) -> None:
-    working = folder.with_name(f".{folder.name}.part")
-
-    def write() -> None:
-        try:
-            shutil.rmtree(working, ignore_errors=True)
-            working.mkdir(parents=True)
-            weights.save_parts(working / FILE, state(), weights.MAX_BYTES if in_parts else math.inf)
-            write_checksums(working, working)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(working, folder)
-        finally:
-            shutil.rmtree(working, ignore_errors=True)
-
-    persist(folder, write, again=distributed.world() == 1)
