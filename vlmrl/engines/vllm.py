@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,9 +97,17 @@ class RunningVllm(RunningEngine):
         """What requests name, and vLLM has; None: vLLM has no weights yet, or needs no adapter."""
         self._adapter_folder: tempfile.TemporaryDirectory[str] | None = None
         self._routers = routers_of(policy)
-        self._llm = _launch(options, policy)
-        self._recorder = _install_recorder(self._llm, policy)
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start a vLLM that has no weights yet; on a CPU record what routers choose: GPUs do that."""
+        self._llm: Any = _make_llm(self.options, self._policy)
         self._temperature, self._asleep = 1.0, False
+        self._recorder: StepRecorder | None = None
+        if self._routers and self._policy.device.type == "cpu":
+            num_experts = max(router.num_experts for router in self._routers.values())
+            self._recorder = StepRecorder(list(self._routers), num_experts)
+            self._llm.collective_rpc(self._recorder.install)
 
     def generate(self, batch: PromptBatch, sampling: Sampling) -> Rollouts:
         """Generate groups of `sampling.n` completions, in the prompts' order.
@@ -162,9 +171,7 @@ class RunningVllm(RunningEngine):
 
     def _restart(self) -> None:
         self.close()
-        self._llm = _launch(self.options, self._policy)
-        self._recorder = _install_recorder(self._llm, self._policy)
-        self._temperature, self._asleep = 1.0, False
+        self._launch()
         self._take_weights()
 
     # -------------------------------------------------------------------------------------- weights
@@ -224,7 +231,9 @@ class RunningVllm(RunningEngine):
 
     def _groups(self, batch: PromptBatch, sampling: Sampling) -> list[tuple[Completion, ...]]:
         assert not self._asleep, "nothing is generated between rest and sync"
-        self._set_temperature(sampling.temperature)
+        if (temperature := sampling.temperature) != self._temperature:
+            self._llm.apply_model(partial(adapted_vllm.set_temperature, temperature=temperature))
+            self._temperature = temperature
         answers = [
             _answer(output, self._experts_of(output, request))
             for output, request in self._outputs(batch.prompts, sampling)
@@ -234,11 +243,6 @@ class RunningVllm(RunningEngine):
         for prompt, answer in zip(batch.prompts, answers, strict=True):
             check(prompt, answer, self._policy, sampling, (self._version, self._version))
         return make_completions(self._policy, batch.prompts, [a.group for a in answers])
-
-    def _set_temperature(self, temperature: float) -> None:
-        if temperature != self._temperature:
-            self._llm.apply_model(lambda model: adapted_vllm.set_temperature(model, temperature))
-            self._temperature = temperature
 
     def _experts_of(self, output: Any, request: str) -> Sequence[Experts | None]:
         """Return what vLLM's routers chose for each completion of a request, by its internal id."""
@@ -301,8 +305,7 @@ class RunningVllm(RunningEngine):
         return outputs
 
 
-def _launch(options: Vllm, policy: ServedPolicy) -> Any:
-    """Return a vLLM that has no weights yet."""
+def _make_llm(options: Vllm, policy: ServedPolicy) -> Any:
     from vllm import LLM
 
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -317,17 +320,6 @@ def _launch(options: Vllm, policy: ServedPolicy) -> Any:
             return LLM(**arguments)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"vLLM does not start with these options: {error}") from error
-
-
-def _install_recorder(llm: Any, policy: ServedPolicy) -> StepRecorder | None:
-    """Let what vLLM's routers choose be recorded, if the policy replays it: on GPUs vLLM does that."""
-    routers = routers_of(policy)
-    if not routers or policy.device.type != "cpu":
-        return None
-    num_experts = max(router.num_experts for router in routers.values())
-    recorder = StepRecorder(list(routers), num_experts)
-    llm.collective_rpc(recorder.install)
-    return recorder
 
 
 def _items(units: Iterator[Mapping[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

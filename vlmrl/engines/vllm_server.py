@@ -56,7 +56,7 @@ from vlmrl.engines.vllm_parts.server import (
     in_turn,
     refresh,
 )
-from vlmrl.engines.vllm_parts.transfer import HeldWeights, Name, Transfer, build_transfer
+from vlmrl.engines.vllm_parts.transfer import HeldWeights, Name, build_transfer
 from vlmrl.errors import LostEngine, UserError
 from vlmrl.schema import PromptBatch, Rollouts
 from vlmrl.system import distributed
@@ -199,21 +199,15 @@ class _Store:
         self._temporary = scratch(policy.weight_bytes() + KEPT)
         self.folder = Path(self._temporary.name)
         elsewhere = bool(options.urls or fleet)
+        self.adapter = self.folder / ADAPTER
+        """Where servers read the adapter."""
         self._shared = make_shared(options.media_folder if elsewhere else self.folder)
+        self.media = self._shared.name if self._shared else None
+        """Folder of media; None: each request holds its own."""
         self.held = HeldWeights(self.folder)
         address = fleet.address if fleet else options.transfer_address
         name, seconds = options.transfer, options.sync_timeout_s
-        self.transfer: Transfer = build_transfer(name, self.held, address, seconds)
-
-    @property
-    def adapter(self) -> Path:
-        """Where servers read the adapter."""
-        return self.folder / ADAPTER
-
-    @property
-    def media(self) -> str | None:
-        """Folder of media; None: each request holds its own."""
-        return self._shared.name if self._shared else None
+        self.transfer = build_transfer(name, self.held, address, seconds)
 
     def close(self) -> None:
         """Leave the servers' groups, and remove the files."""
@@ -221,17 +215,6 @@ class _Store:
         if self._shared is not None:
             self._shared.cleanup()
         self._temporary.cleanup()
-
-
-def _token_of(options: VllmServer) -> str:
-    """Return what proves to the servers that it is the run that asks them."""
-    if not options.urls:
-        require_vllm()
-        return secrets.token_urlsafe(32)
-    token = os.environ.get(serve.TOKEN, "")
-    if not token:
-        raise UserError(f"engine option urls: set {serve.TOKEN} to the servers' token")
-    return token
 
 
 class RunningServers(ConcurrentRunningEngine):
@@ -383,9 +366,12 @@ class RunningServers(ConcurrentRunningEngine):
     # ---------------------------------------------------------------------- servers and weights
 
     def _prepare(self) -> None:
-        """Prepare the transfer and the list of servers; those of a fleet begin to start."""
         options, fleet = self.options, self._fleet
-        token = _token_of(options) if fleet is None else fleet.token
+        token = secrets.token_urlsafe(32)  # what proves to the servers that it is the run that asks
+        if options.urls and not (token := os.environ.get(serve.TOKEN, "")):
+            raise UserError(f"engine option urls: set {serve.TOKEN} to the servers' token")
+        if not options.urls and fleet is None:
+            require_vllm()
         store = self._store = _Store(options, self._policy, fleet)
         if fleet is not None:
             arguments = options.server_arguments(self._policy, "", store.transfer.backend)
@@ -488,7 +474,6 @@ class RunningServers(ConcurrentRunningEngine):
         return faults
 
     def _launch(self, down: Sequence[Server]) -> None:
-        """Start children, each on its devices."""
         options, store = self.options, self._own_store
         model = store.folder / "model"  # it stays: vLLM reads it again when the first video comes
         save_model_files(self._policy, str(model))
@@ -523,29 +508,28 @@ class RunningServers(ConcurrentRunningEngine):
             server.ready = False
         faults = ask_all(Server.pause, servers)
         if whole:
-            faults |= self._own_store.transfer.send(
-                [server for server in servers if server not in faults]
-            )
-        return faults | ask_all(self._resume, [s for s in servers if s not in faults])
+            faults |= self._own_store.transfer.send([s for s in servers if s not in faults])
 
-    def _resume(self, server: Server) -> None:
-        if self.options.lora == "adapter":
-            server.rpc("take_adapter", str(self._own_store.adapter), stage="sync")
-        server.resume(self._version)
-        server.ready = True
+        def resume(server: Server) -> None:
+            if self.options.lora == "adapter":
+                server.rpc("take_adapter", str(self._own_store.adapter), stage="sync")
+            server.resume(self._version)
+            server.ready = True
+
+        return faults | ask_all(resume, [s for s in servers if s not in faults])
 
     def _set_temperature(self, temperature: float) -> None:
+        def warm(server: Server) -> None:
+            server.ready = False
+            server.rpc("set_temperature", temperature, stage="generation")
+            server.ready = True
+
         with self._lock:
             # Another rank may have set another one since.
             if temperature == self._temperature and distributed.world() == 1:
                 return
             self._temperature = temperature
             # A server that does not take it counts as broken, and gets it when it is restarted.
-            faults = ask_all(self._warm, [server for server in self._servers if server.ready])
+            faults = ask_all(warm, [server for server in self._servers if server.ready])
             if faults and distributed.world() > 1 and self._fleet is None:
                 raise end_run(next(iter(faults.values())))
-
-    def _warm(self, server: Server) -> None:
-        server.ready = False
-        server.rpc("set_temperature", self._temperature, stage="generation")
-        server.ready = True

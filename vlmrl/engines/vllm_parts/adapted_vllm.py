@@ -122,15 +122,11 @@ def begin_update(model: Any, model_config: Any) -> None:
     from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
 
     abandon_update(model, model_config)
-    _forget_packing(model)
-    initialize_layerwise_reload(model)
-
-
-def _forget_packing(model: Any) -> None:
-    """Let experts be packed anew on a CPU: vLLM 0.32 packs them only while it makes their kernel."""
+    # Let experts be packed anew on a CPU: vLLM 0.32 packs them only while it makes their kernel.
     for method in model.modules():
         if getattr(getattr(method, "unquantized_backend", None), "name", "") == "CPU":
             method.moe_kernel = None
+    initialize_layerwise_reload(model)
 
 
 def finish_update(model: Any, model_config: Any) -> None:

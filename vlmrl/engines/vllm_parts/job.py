@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from vlmrl.engines.base import Sampling
@@ -23,29 +23,25 @@ IN_FLIGHT = 2**29
 """Largest number of bytes of decoded media in flight to one server, unless one prompt exceeds it."""
 
 
+@dataclass(eq=False)
 class Job:
     """The prompts of one call of generate, by number; used by many threads."""
 
-    def __init__(
-        self,
-        prompts: Sequence[Prompt],
-        sampling: Sampling,
-        version: int,
-        number: int = 0,
-        routers: Mapping[int, Any] = MappingProxyType({}),
-    ) -> None:
-        self.prompts, self.sampling = prompts, sampling
-        self.routers = routers
-        """The policy's routers, by layer, whose choices the answers must hold."""
-        self.number = number
-        """How many jobs began before it."""
-        self.version = version
-        """Version of the weights when the job began."""
-        self.deadline = 0.0
-        self.groups: dict[int, tuple[Completion, ...]] = {}
-        self.error: UserError | LostEngine | None = None
-        """Why the job failed; None while it goes on."""
-        self._waiting = deque(range(len(prompts)))
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    version: int
+    """Version of the weights when the job began."""
+    number: int = 0
+    """How many jobs began before it."""
+    routers: Mapping[int, Any] = field(default_factory=dict)
+    """The policy's routers, by layer, whose choices the answers must hold."""
+    deadline: float = 0.0
+    groups: dict[int, tuple[Completion, ...]] = field(default_factory=dict)
+    error: UserError | LostEngine | None = None
+    """Why the job failed; None while it goes on."""
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(range(len(self.prompts)))
         self._lost: Counter[int] = Counter()
         self._lock = threading.Lock()
 

@@ -110,25 +110,21 @@ class VllmOptions(Engine):
                     f"sample {name!r}: {count} {option[4:]} exceed the engine's {option} ({most})"
                 )
 
-    def _media_limits(self, policy: ServedPolicy) -> dict[str, int]:
-        """Return the most media of one prompt by vLLM's names, for what the model takes."""
-        by_kind = {"image": self.max_images, "audio": self.max_audios, "video": self.max_videos}
-        limits = {kind: most for kind, most in by_kind.items() if kind in policy.family.kinds}
-        return {"video": 0, **limits} if "image" in limits else limits
-
     def dtype_name(self, policy: ServedPolicy) -> str:
         """Name of torch's dtype in which the engine computes."""
         return policy.config.dtype if self.dtype == "auto" else self.dtype
 
     def arguments(self, policy: ServedPolicy, folder: str) -> dict[str, Any]:
         """Keyword arguments of `vllm.LLM` for the model whose files but the weights are in `folder`."""
+        by_kind = {"image": self.max_images, "audio": self.max_audios, "video": self.max_videos}
+        limits = {kind: most for kind, most in by_kind.items() if kind in policy.family.kinds}
         arguments = {
             "model": folder,
             "load_format": LOAD_FORMAT,
             "dtype": self.dtype_name(policy),
             "max_model_len": self.length_limit(policy),
             "max_num_seqs": self.max_num_seqs,
-            "limit_mm_per_prompt": self._media_limits(policy),
+            "limit_mm_per_prompt": {"video": 0, **limits} if "image" in limits else limits,
             "gpu_memory_utilization": self.gpu_memory_utilization,
             "enforce_eager": self.enforce_eager,
             "logprobs_mode": "raw_logprobs",
@@ -155,7 +151,8 @@ class VllmOptions(Engine):
         if self.lora == "adapter":
             assert policy.config.lora is not None
             arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
-            arguments["max_lora_rank"] = _served_rank(policy.config.lora.rank)
+            rank, served = policy.config.lora.rank, (8, 16, 32, 64, 128, 256, 320, 512)
+            arguments["max_lora_rank"] = next((r for r in served if r >= rank), rank)
         return arguments
 
     def lacks_weights(self, first: bool) -> bool:
@@ -177,11 +174,6 @@ class VllmOptions(Engine):
         if policy.device.type == "cuda":
             return round(self.gpu_memory_utilization * capacity), 0
         return policy.weight_bytes() + int((self.kv_cache_gib or 1.0) * GIB), 0
-
-
-def _served_rank(rank: int) -> int:
-    served = (8, 16, 32, 64, 128, 256, 320, 512)
-    return next((r for r in served if r >= rank), rank)
 
 
 def save_model_files(policy: ServedPolicy, folder: str) -> None:
@@ -222,19 +214,12 @@ def scratch(needed: int) -> tempfile.TemporaryDirectory[str]:
 def undisturbed() -> Iterator[None]:
     """Undo what vLLM does to this process while it starts: it sets seeds and fixes threads."""
     threads, set_threads = torch.get_num_threads(), torch.set_num_threads
-    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    state, numpy_state, python_state = (
-        torch.get_rng_state(),
-        np.random.get_state(),
-        random.getstate(),
-    )
+    numpy_state, python_state = np.random.get_state(), random.getstate()
     try:
-        yield
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
     finally:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
-        torch.set_rng_state(state)
-        if on_gpus:
-            torch.cuda.set_rng_state_all(on_gpus)
         np.random.set_state(numpy_state)
         random.setstate(python_state)

@@ -98,16 +98,12 @@ def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> di
 
 def media_data(prompt: Prompt) -> dict[str, list[Any]]:
     """Return vLLM's `multi_modal_data`: decoded media by kind; of videos the frames that were taken."""
-    data: dict[str, list[Any]] = {}
-    if prompt.images:
-        data["image"] = list(prompt.images)
-    audios = [(m.samples, m.rate) for m in prompt.media if isinstance(m, Audio)]
-    if audios:
-        data["audio"] = audios
-    videos = [as_seen(m) for m in prompt.media if isinstance(m, Video)]
-    if videos:
-        data["video"] = videos
-    return data
+    data: dict[str, list[Any]] = {
+        "image": list(prompt.images),
+        "audio": [(m.samples, m.rate) for m in prompt.media if isinstance(m, Audio)],
+        "video": [as_seen(m) for m in prompt.media if isinstance(m, Video)],
+    }
+    return {kind: media for kind, media in data.items() if media}
 
 
 def request(
@@ -253,9 +249,16 @@ class MediaFolder:
         return {"type": f"{kind}_url", "url": (self._folder / name).as_uri()}
 
     def _write(self, name: str, data: bytes) -> bool:
-        """Write a file, and say whether there was room for it."""
-        if not self._make_room(len(data)):
-            return False
+        """Write a file, and say whether there was room for it; unused ones go for that."""
+        if self._held + len(data) > self._limit:
+            for unused in [name for name in self._sizes if not self._users[name]]:
+                (self._folder / unused).unlink(missing_ok=True)
+                self._held -= self._sizes.pop(unused)
+                del self._users[unused]
+                if self._held + len(data) <= self._limit:
+                    break
+            else:
+                return False
         try:
             (self._folder / name).write_bytes(data)
         except OSError:  # full
@@ -264,17 +267,6 @@ class MediaFolder:
         self._sizes[name] = len(data)
         self._held += len(data)
         return True
-
-    def _make_room(self, size: int) -> bool:
-        """Remove unused files until `size` more bytes fit, and say whether they do."""
-        if self._held + size > self._limit:
-            for name in [name for name in self._sizes if not self._users[name]]:
-                (self._folder / name).unlink(missing_ok=True)
-                self._held -= self._sizes.pop(name)
-                del self._users[name]
-                if self._held + size <= self._limit:
-                    break
-        return self._held + size <= self._limit
 
 
 @contextmanager
@@ -305,10 +297,8 @@ def _encode(medium: Decoded) -> tuple[str, str, bytes]:
 
 
 def _inline(kind: str, mime: str, data: bytes) -> Part:
-    return {
-        "type": f"{kind}_url",
-        "url": f"data:{mime};base64,{base64.b64encode(data).decode()}",
-    }
+    encoded = base64.b64encode(data).decode()
+    return {"type": f"{kind}_url", "url": f"data:{mime};base64,{encoded}"}
 
 
 def as_seen(video: Video) -> VllmVideo:

@@ -99,7 +99,8 @@ class Server:
     ) -> None:
         """Start the child process on a free port; its log goes to `folder`, which dies with us."""
         self.stop()
-        port = _free_port(host)
+        with socket.create_server((host, 0)) as listener:  # a port on which nobody listens now
+            port = listener.getsockname()[1]
         self.url = f"http://{host}:{port}"
         address = ["--host", host, "--port", str(port)]
         own = {serve.TOKEN: self.token, serve.PARENT: str(os.getpid()), serve.FOLDER: str(folder)}
@@ -140,14 +141,10 @@ class Server:
             return
         if process.poll() is None:
             process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # killed below, with the rest
                 process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                pass  # killed below, with the rest
-        try:
+        with contextlib.suppress(ProcessLookupError):  # no process of the group was left
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # no process of the group was left
         process.wait()
 
     @property
@@ -177,7 +174,7 @@ class Server:
         """Return the JSON that the server answers; None for an empty answer, text if it is not JSON.
 
         Raises:
-            Refused: status 4xx.
+            RequestRefused: status 4xx.
             EngineFault: no answer within `timeout` seconds, a broken answer, or status 5xx; the
                 message names the stage.
         """
@@ -195,7 +192,10 @@ class Server:
             raise RequestRefused(f"{stage}: {self} refuses {path} ({status}): {text[:500]}")
         if status >= 500:
             raise EngineFault(f"{stage}: {self}, {path}: status {status}: {text[:500]}")
-        return _parsed(text)
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            return text
 
     def _require_life(self) -> None:
         """Raise EngineFault if the server is dead: vLLM leaves calls to a dead engine open."""
@@ -278,20 +278,18 @@ def command_line(arguments: Mapping[str, Any]) -> list[str]:
 
 def ask_all(do: Callable[[Server], None], servers: Sequence[Server]) -> dict[Server, EngineFault]:
     """Do something with several servers at once; return the faults by server, each of which is logged."""
+    faults: dict[Server, EngineFault] = {}
 
-    def ask_one(server: Server) -> EngineFault | None:
+    def ask_one(server: Server) -> None:
         try:
             do(server)
         except EngineFault as fault:
             log.warning("%s", fault)
-            return fault
-        return None
+            faults[server] = fault
 
-    if not servers:
-        return {}
-    with ThreadPoolExecutor(len(servers)) as pool:
-        faults = zip(servers, pool.map(ask_one, servers), strict=True)
-        return {server: fault for server, fault in faults if fault is not None}
+    with ThreadPoolExecutor(max(1, len(servers))) as pool:
+        list(pool.map(ask_one, servers))
+    return {server: faults[server] for server in servers if server in faults}
 
 
 def drop_requests(servers: Sequence[Server]) -> None:
@@ -318,18 +316,3 @@ def in_turn(servers: Sequence[Server], rank: int) -> list[Server]:
     """Return the servers in the order in which a rank asks them: each rank begins with the next."""
     start = rank % max(1, len(servers))
     return [*servers[start:], *servers[:start]]
-
-
-def _parsed(text: str) -> Any:
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _free_port(host: str) -> int:
-    """Return a TCP port of this address of the machine that nobody listens on now."""
-    with socket.create_server((host, 0)) as listener:
-        return listener.getsockname()[1]

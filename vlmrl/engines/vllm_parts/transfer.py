@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -122,17 +122,22 @@ class HeldWeights:
 # ------------------------------------------------------------------------------------- ways to send
 
 
-class Transfer(Protocol):
+class Transfer:
     """A way to send the weights that are held, at a sync or to servers that are started again."""
 
-    backend: str
+    backend = "vlmrl"
     """Its name in vLLM's weight transfer config."""
 
+    def __init__(self, held: HeldWeights) -> None:
+        self._held = held
+
     def open(self, server: Server) -> None:
-        """Get a newly started server ready to receive."""
+        """Get a newly started server ready to receive: make the call that vLLM expects."""
+        server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
         """Give servers the weights (start, update, finish); return the faults by server."""
+        raise TypeError(f"{type(self).__name__} must define send")
 
     def close(self) -> None:
         """Free everything."""
@@ -153,17 +158,8 @@ def build_transfer(name: Name, held: HeldWeights, address: str, timeout: float) 
     return CudaTransfer(name, held, address)
 
 
-class FileTransfer:
+class FileTransfer(Transfer):
     """The held files themselves, which both sides can read; trainer and servers share the machine."""
-
-    backend = "vlmrl"
-
-    def __init__(self, held: HeldWeights) -> None:
-        self._held = held
-
-    def open(self, server: Server) -> None:
-        """Make the call that vLLM expects; a file needs no preparation."""
-        server.sync("/init_weight_transfer_engine", {"init_info": {}})
 
     def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
         """Name the files to the servers."""
@@ -176,25 +172,21 @@ class FileTransfer:
 
         return ask_all(send_to, servers)
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class TcpTransfer:
+class TcpTransfer(Transfer):
     """Sent over the network, once, however many servers there are and wherever they are."""
 
-    backend = "vlmrl"
-
     def __init__(self, held: HeldWeights, address: str, timeout: float) -> None:
-        self._held, self._address, self._timeout = held, address, timeout
+        super().__init__(held)
+        self._address, self._timeout = address, timeout
         self._listed: dict[str, Any] = {}
         self._listed_number = -1
         self._workers: dict[Server, int] = {}
 
     def open(self, server: Server) -> None:
-        """Make the call that vLLM expects; every update has a meeting of its own."""
+        """Do so, and learn how many workers it has."""
         self._workers[server] = _world_size(server, self._timeout)
-        server.sync("/init_weight_transfer_engine", {"init_info": {}})
+        super().open(server)
 
     def send(self, servers: Sequence[Server]) -> dict[Server, EngineFault]:
         """Tell the servers what comes, and send it through all of their workers."""
@@ -230,9 +222,6 @@ class TcpTransfer:
             log.warning("weights by tcp: %s", error)  # who went without its weights has said so
             return faults
 
-    def close(self) -> None:
-        """Do nothing."""
-
     def _list(self) -> dict[str, Any]:
         """Return what a worker is told of the held weights before they come."""
         if self._listed_number != self._held.number:
@@ -259,12 +248,12 @@ def _faults_of(server: Server, way: str) -> Iterator[None]:
         raise EngineFault(f"sync: {server} by {way}: {error}") from error
 
 
-class CudaTransfer:
+class CudaTransfer(Transfer):
     """vLLM's own back-ends between GPUs; written after vLLM's source, never run."""
 
     def __init__(self, name: Literal["nccl", "ipc"], held: HeldWeights, address: str) -> None:
-        self.backend: str = name
-        self._held, self._address = held, address
+        super().__init__(held)
+        self.backend, self._address = name, address
         if name == "nccl" and not address.startswith("127."):
             log.warning(
                 "transfer nccl: vLLM's meeting point at %s asks for no password, and unpickles what "
@@ -403,7 +392,9 @@ def send_by_tcp(
         for tensor in tensors:
             for root in [*roots]:
                 try:
-                    _send_bytes(root.connection, _bytes_of(tensor))
+                    view = _bytes_of(tensor)
+                    for start in range(0, len(view), PART):  # the time limit holds for each part
+                        root.connection.sendall(view[start : start + PART])
                 except OSError as error:  # the servers of those behind it say so, too
                     lost = error
                     roots.remove(root)
@@ -495,8 +486,9 @@ def _link(members: Sequence[_Member], timeout: float) -> list[_Member]:
     for number, member in enumerate(members):
         before = members[number - 1].address if number else None
         patience = timeout / 4 * (2 - (number + 1) / len(members))
+        place = json.dumps({"before": before, "patience": patience})
         with suppress(OSError):  # it went; the next call finds out
-            _tell(member.connection, {"before": before, "patience": patience})
+            member.connection.sendall(place.encode().ljust(PLACE_BYTES))
     deadline = time.monotonic() + min(3 * LINK_S, timeout / 2)
     linked = [_answers_yes(member.connection, deadline) for member in members]
     for number, member in enumerate(members):
@@ -555,7 +547,7 @@ def _take_place(meeting: Meeting, stack: ExitStack) -> _Place:
     admitted = stack.enter_context(ThreadPoolExecutor(1)).submit(_admit, listener, meeting)
     stack.callback(_stop, listener)  # or its thread would go on
     trainer.sendall(HELLO.pack(meeting.server, listener.getsockname()[1]))
-    neighbours = _hear(trainer)
+    neighbours = json.loads(bytes(_read(trainer, bytearray(PLACE_BYTES))))
     before = trainer
     if neighbours["before"] is not None:
         host, port = neighbours["before"]
@@ -625,20 +617,6 @@ def _proof(meeting: Meeting, challenge: bytes | bytearray) -> bytes:
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the tensor's own memory, as bytes that can be read and filled."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
-def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    connection.sendall(json.dumps(message).encode().ljust(PLACE_BYTES))
-
-
-def _hear(connection: socket.socket) -> dict[str, Any]:
-    return json.loads(bytes(_read(connection, bytearray(PLACE_BYTES))))
-
-
-def _send_bytes(connection: socket.socket, view: memoryview) -> None:
-    """Send all in parts; the connection's time limit holds for each part."""
-    for start in range(0, len(view), PART):
-        connection.sendall(view[start : start + PART])
 
 
 def _read_parts(connection: socket.socket, view: memoryview) -> Iterator[memoryview]:
