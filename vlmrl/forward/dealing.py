@@ -153,7 +153,14 @@ def _given_to(rollouts: Rollouts, teams: Sequence[int | None]) -> Rollouts:
         receivers = [receiver for receiver in ranks if receiver != source]
         moves |= {(source, receiver) for receiver in receivers}
         if source == distributed.rank():
-            parcel: Group = prompts[p], tuple(map(_to_train_on, groups[p]))
+            # Without what only the old home writes: a suffix has the encoded media.
+            parcel: Group = (
+                prompts[p],
+                tuple(
+                    replace(c, segments=tuple(replace(s, media=()) for s in c.segments))
+                    for c in groups[p]
+                ),
+            )
             own |= {receiver: own.get(receiver, {}) | {p: parcel} for receiver in receivers}
         prompts[p] = replace(prompts[p], home=source if source in ranks else ranks[0])
     if not moves:
@@ -163,9 +170,3 @@ def _given_to(rollouts: Rollouts, teams: Sequence[int | None]) -> Rollouts:
             prompts[p], groups[p] = replace(prompt, home=prompts[p].home), group
     batch = replace(rollouts.batch, prompts=tuple(prompts))
     return replace(rollouts, batch=batch, completions=tuple(groups))
-
-
-def _to_train_on(completion: Completion) -> Completion:
-    """Return the completion without what only its old home writes: its suffix has the encoded media."""
-    segments = tuple(replace(segment, media=()) for segment in completion.segments)
-    return replace(completion, segments=segments)

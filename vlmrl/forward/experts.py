@@ -66,7 +66,6 @@ class _Cast:
 def _compute(
     experts: Any, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Do as the grouped product of transformers does."""
     return grouped_mm_experts_forward(_Cast(experts), hidden, index, weights)  # type: ignore[arg-type]
 
 

@@ -54,7 +54,12 @@ def one_by_one(
                 scored = hidden[part.mask[0, : len(tokens)].to(hidden.device)]
                 logprobs = scored_logprobs(scored, family.head(model), part, temperature)
             yield int(row), part, *logprobs
-        _backward_prefix(prefix)
+        # The prompt's backward, from the gradients that the completions left.
+        pairs = zip(prefix.computed, prefix.leaves, strict=True)
+        used = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
+        if used:
+            outputs, gradients = zip(*used, strict=True)
+            torch.autograd.backward(outputs, gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,3 @@ def _continue_prefix(
     ):
         hidden = family.decode(model, ids, torch.ones_like(ids), positions, features)
     return torch.cat([first, hidden[0]])
-
-
-def _backward_prefix(prefix: _Prefix) -> None:
-    """Run the prompt's backward from the gradients that the completions left."""
-    pairs = zip(prefix.computed, prefix.leaves, strict=True)
-    used = [(x, leaf.grad) for x, leaf in pairs if x.requires_grad and leaf.grad is not None]
-    if used:
-        outputs, gradients = zip(*used, strict=True)
-        torch.autograd.backward(outputs, gradients)

@@ -106,7 +106,16 @@ def pack(
         start, stop = (len(groups) * n // updates for n in (number, number + 1))
         kept = [group for group in groups[start:stop] if group]
         if kept:
-            batches.append(_batch(kept, _Budget(micro_tokens, sharing), max_tokens, ranks))
+            rows = [row for group in kept for row in group]
+            own = [group for group in kept if _is_own(group[0].prompt, ranks)]
+            batches.append(
+                TrainBatch(
+                    micro=tuple(map(_micro, _cuts(own, _Budget(micro_tokens, sharing)))),
+                    num_tokens=sum(row.completion.num_tokens for row in rows),
+                    num_rollouts=len(rows),
+                    max_tokens=max_tokens,
+                )
+            )
     return batches
 
 
@@ -130,9 +139,8 @@ def rows_of(micro: MicroBatch, rows: torch.Tensor) -> MicroBatch:
 
 def recut(batch: TrainBatch, micro_tokens: int) -> TrainBatch:
     """Return the batch in smaller micro-batches, cut between completions until each fits."""
-    return replace(
-        batch, micro=tuple(part for micro in batch.micro for part in _halves(micro, micro_tokens))
-    )
+    parts = (part for micro in batch.micro for part in _halves(micro, micro_tokens))
+    return replace(batch, micro=tuple(parts))
 
 
 def fill(batch: TrainBatch, compute: Callable[[MicroBatch], Mapping[str, Any]]) -> TrainBatch:
@@ -181,8 +189,10 @@ def _rows(
                 f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
                 f"but {len(completion.logprobs)} sampling log-probs"
             )
-        if own:
-            _require_written(completion, p, g)
+        if own and (suffix := completion.suffix) is not None:
+            pairs = zip(suffix.encoded.ids, suffix.turns, strict=True)
+            if tuple(i for i, turn in pairs if turn >= 0) != completion.token_ids:
+                raise ValueError(f"prompt {p}, completion {g}: its turns are not its tokens")
         length = completion.num_tokens
         value = _of_tokens("values", advantages.values[p, g], length)
         extra = {
@@ -190,14 +200,6 @@ def _rows(
         }
         rows.append(_Row(p, rollouts.batch.prompts[p], completion, value, weights[g], extra))
     return rows
-
-
-def _require_written(completion: Completion, p: int, g: int) -> None:
-    """Require that what the policy wrote is what its suffix says that it wrote."""
-    if (suffix := completion.suffix) is not None:
-        pairs = zip(suffix.encoded.ids, suffix.turns, strict=True)
-        if tuple(i for i, turn in pairs if turn >= 0) != completion.token_ids:
-            raise ValueError(f"prompt {p}, completion {g}: its turns are not its tokens")
 
 
 def _of_tokens(name: str, values: torch.Tensor, length: int) -> torch.Tensor:
@@ -226,31 +228,17 @@ def _origins(
     return {"origin": torch.tensor(origin).float(), "stored_logprobs": stored}
 
 
-def _batch(
-    groups: list[list[_Row]], budget: _Budget, max_tokens: int, ranks: Collection[int] | None
-) -> TrainBatch:
-    rows = [row for group in groups for row in group]
-    own = [group for group in groups if _is_own(group[0].prompt, ranks)]
-    return TrainBatch(
-        micro=tuple(_micro(cut) for cut in _cuts(own, budget)),
-        num_tokens=sum(row.completion.num_tokens for row in rows),
-        num_rollouts=len(rows),
-        max_tokens=max_tokens,
-    )
-
-
 def _cuts(groups: list[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
+    pieces: list[list[_Row]] = []
+    for group in groups:
+        if budget.cost(group) <= budget.tokens:
+            pieces.append(group)
+        else:
+            pieces += _fill([[row] for row in group], budget)
     # Neighbours of like length waste the least padding; the longest come first, so that a lack of
     # memory shows at once.
-    pieces = [piece for group in groups for piece in _pieces(group, budget)]
     pieces.sort(key=lambda piece: budget.cost(piece) / len(piece), reverse=True)
     yield from _fill(pieces, budget)
-
-
-def _pieces(group: list[_Row], budget: _Budget) -> list[list[_Row]]:
-    if budget.cost(group) <= budget.tokens:
-        return [group]
-    return list(_fill([[row] for row in group], budget))
 
 
 def _fill(pieces: Sequence[list[_Row]], budget: _Budget) -> Iterator[list[_Row]]:
