@@ -156,7 +156,6 @@ class CheckpointWriter:
         background.start(work)
 
     def _follow_up(self) -> None:
-        """Have the checkpoint copied, and delete those that are not kept."""
         if self.mirror is not None:
             self.mirror.follow(self._best)
         self.prune()

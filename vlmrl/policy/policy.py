@@ -172,9 +172,8 @@ class Policy:
 
     def seeing_once(self) -> contextlib.AbstractContextManager[None]:
         """Run frozen towers once per medium inside: rollout, passes and update share what they find."""
-        return (
-            contextlib.nullcontext() if self.frozen_towers is None else self.frozen_towers.keeping()
-        )
+        towers = self.frozen_towers
+        return contextlib.nullcontext() if towers is None else towers.keeping()
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[None]:
@@ -216,10 +215,9 @@ class Policy:
         together; if they disagree, the shared one is not used again.
         """
         if self.sharing.pays(micro) and self.sharing.verified is None:
+            inputs = self.base, self.family, micro, self.temperature, self.pad_id, split
             with self._autocast():
-                gaps = disagreement(
-                    self.base, self.family, micro, self.temperature, self.pad_id, split
-                )
+                gaps = disagreement(*inputs)
             self.sharing.decide(gaps, self.config.dtype)
         return self.sharing.pays(micro)
 
@@ -246,10 +244,9 @@ class Policy:
         self.sharded.forget_unused()
         plain, other = gradients
         gap = (scored[1] - scored[0]).abs().mean().item() if len(scored[0]) else 0.0
-        off = finite.norm_of(other[n] - g for n, g in plain.items()) / finite.norm_of(
-            plain.values()
-        )
-        self.sharing.decide((max(distributed.gather(gap)), off.item()), self.config.dtype)
+        difference = finite.norm_of(other[n] - g for n, g in plain.items())
+        off = (difference / finite.norm_of(plain.values())).item()
+        self.sharing.decide((max(distributed.gather(gap)), off), self.config.dtype)
 
     def _forward(
         self, model: Any, micro: MicroBatch, shared: bool, together: bool = True
@@ -480,7 +477,6 @@ class Policy:
     def _accumulate_gradients(
         self, batch: TrainBatch, objective: Objective, progress: float
     ) -> dict[str, float]:
-        """Accumulate the gradients of all micro-batches of one update; return sums over its loss tokens."""
         sums: dict[str, float] = {}
         self.optimizer.zero_grad(set_to_none=True)
         for number, micro in enumerate(batch.micro, start=1):
@@ -516,7 +512,6 @@ class Policy:
         objective: Objective,
         progress: float,
     ) -> dict[str, float]:
-        """Compute the loss and run its backward; return sums over the loss tokens."""
         mask = micro.mask.to(self.device)
         extra = {name: value.to(self.device) for name, value in micro.extra.items()}
         old = new.detach() if micro.old_logprobs is None else micro.old_logprobs.to(self.device)
@@ -563,7 +558,6 @@ class Policy:
         return norm.item()
 
     def _refuse(self, by_rank: Sequence[Mapping[str, float]]) -> None:
-        """Say what is not finite in an update that is not applied."""
         known = {"rollout/entropy": "the policy's log-probs", "loss/total": "the loss"}
         wrong = [w for k, w in known.items() if not all(math.isfinite(s[k]) for s in by_rank if s)]
         gradients = {name: p.grad for name, p in self.named.items() if p.grad is not None}
@@ -704,9 +698,9 @@ class Policy:
         Raises:
             UserError: the adapter does not fit `model.lora`.
         """
-        if self.sharded is not None:
-            unexpected = sorted(self.sharded.load(state))
-        else:
+        if self.sharded is None:
             unexpected = self.base.load_state_dict(state, strict=False).unexpected_keys
+        else:
+            unexpected = sorted(self.sharded.load(state))
         if unexpected:
             raise UserError(f"the checkpoint's adapter does not fit model.lora: {unexpected[0]}")

@@ -125,7 +125,6 @@ def _whole(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _merge_one(name: str, unit: Unit, model: Any) -> torch.Tensor:
-    """Return a weight whole, with what its adapter adds."""
     layer, _, leaf = name.partition(".base_layer.")
     if leaf != "weight":
         return _whole(unit[name])
