@@ -106,7 +106,7 @@ def test_nothing_is_wider_than_the_terminal_and_no_number_is_cut(columns: int) -
     assert code == 0 and all(len(line) <= columns for line in lines)
     for number in ("10/150", "13 min", "0.612 [0.590, 0.634]", "0.620"):
         assert any(number in line for line in lines), number
-    assert any(re.match(r"shapes +0\.612 +0\.512$", line) for line in lines)
+    assert any("shapes: box_iou 0.512" in line for line in lines)
 
 
 def test_a_terminal_without_colours_gets_none() -> None:
@@ -132,7 +132,7 @@ def test_a_run_in_a_narrow_terminal_ends_at_ctrl_c_and_says_how_to_go_on(tmp_pat
     code, written = run_in_terminal(command, 40, interrupt_at="1/500")
     lines = seen(written.replace("^C", ""))  # the terminal's own echo
     assert code == 130
-    assert any(re.match(r"steps .*\b\d+/500", line) for line in lines)
+    assert any(re.match(r"step +\d+/500", line) for line in lines)
     assert any("interrupted" in line for line in lines)
     assert "resume=auto" in written and (folder / "checkpoints").is_dir()
     assert [line for line in lines if len(line) > 40 and str(folder) not in line] == []

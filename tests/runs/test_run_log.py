@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from vlmrl.config import Config, parse
 from vlmrl.config.sections.run import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Lines
-from vlmrl.runs.output.terminal import sparkline
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport
 from vlmrl.system import files
@@ -247,13 +244,3 @@ def test_a_log_line_is_never_folded_nor_read_as_markup(
     with RunLog(config(), tmp_path, total_steps=1, output=Lines()) as tracker:
         tracker.message(text)
     assert capsys.readouterr().out.splitlines()[1:] == [text]
-
-
-@given(st.lists(st.floats(-1e6, 1e6), max_size=200), st.integers(1, 50))
-def test_a_sparkline_is_no_wider_than_asked_and_spans_the_blocks(
-    values: list[float], width: int
-) -> None:
-    line = sparkline(values, width)
-    assert len(line) == min(width, len(values))
-    if len(values) <= width and values and max(values) > min(values):
-        assert line[values.index(min(values))] == "▁" and line[values.index(max(values))] == "█"

@@ -1,7 +1,7 @@
 """What commands say while they work, and a run at its end: one class for each kind of event.
 
 The fields are what `--json` writes. The lines are what people read; each is a sequence of parts, the most
-important first: a terminal breaks a line between parts, and a panel without room drops the last ones.
+important first, between which a terminal breaks it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from vlmrl.runs.output.words import describe_interval, duration, number, sft_parts, step_parts
+from vlmrl.runs.output.words import describe_interval, duration, number, step_parts
 
 Line = Sequence[str]
 Interval = tuple[float | None, float | None]
@@ -78,17 +78,11 @@ class Doing(Event):
 
     def lines(self) -> list[Line]:
         """Return the progress, with rate and time left if they are known."""
-        return [self.parts()]
-
-    def parts(self) -> Line:
-        """Return its one line."""
+        counted = "" if self.total is None else f": {self.done} of {self.total} rows"
         passed = [f"for {duration(self.seconds)}"] if self.seconds >= 1 else []
-        if self.total is None:
-            return [self.what, *passed]
-        head = [f"{self.what}: {self.done} of {self.total} rows"]
-        if self.rate is None or self.left_s is None:
-            return [*head, *passed]
-        return [*head, f"{number(self.rate)} a second", f"{duration(self.left_s)} left"]
+        if self.rate is not None and self.left_s is not None:
+            passed = [f"{number(self.rate)} a second", f"{duration(self.left_s)} left"]
+        return [[f"{self.what}{counted}", *passed]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,8 @@ class ColdStartStep(Event):
     def lines(self) -> list[Line]:
         """Return step, time left and metrics."""
         left = [] if self.left_s is None else [f"at most {duration(self.left_s)} left"]
-        return [[_count("cold start", self.step, self.max_steps), *left, *sft_parts(self.metrics)]]
+        metrics = [f"{key} {number(value)}" for key, value in self.metrics.items()]
+        return [[_count("cold start", self.step, self.max_steps), *left, *metrics]]
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +23,7 @@ from rich.table import Table
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.runs.output.events import ColdStartStep, Doing, Event, Failed, Interrupted, Step
 from vlmrl.runs.output.words import SEPARATOR, wrap
+from vlmrl.truths.json_form import to_json
 
 PLAIN_LINES = 20
 """Approximate number of lines that a phase writes, if it is short."""
@@ -46,8 +46,6 @@ class Activity:
         self._begin = time.monotonic()
         self._before = self._done = before
         self._taken: float | None = None
-        self.left_s: float | None = None
-        """Seconds left, where more is known than the rate so far."""
 
     def done(self, rows: int) -> None:
         """Note how many rows are done in all."""
@@ -68,9 +66,7 @@ class Activity:
         done = self._done if self.total is None else min(self._done, self.total)
         seconds, fresh = self.seconds, done - self._before
         rate = fresh / max(seconds, 1e-9) if fresh > 0 else None
-        left_s = self.left_s
-        if left_s is None and rate is not None and self.total is not None:
-            left_s = (self.total - done) / rate
+        left_s = None if rate is None or self.total is None else (self.total - done) / rate
         ended = self._taken is not None
         return Doing(self.what, done, self.total, seconds, ended, rate, left_s)
 
@@ -121,29 +117,42 @@ class Output:
 class Lines(Output):
     """Plain lines, for logs, pipes and terminals that cannot do more; broken at `columns` if given.
 
-    Results go to standard output, what is being done to standard error.
+    Results go to standard output, what is being done to standard error. With `quiet` there is only what
+    has to be known: warnings, evaluations and the end.
     """
 
     def __init__(
-        self, columns: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        columns: int | None = None,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._columns, self._clock = columns, clock
+        self._columns, self._quiet, self._clock = columns, quiet, clock
         self._lock = threading.Lock()
         self._said_at = clock()
 
     def say(self, event: Event) -> None:
         """Print an event; of steps only those that are due."""
+        if self._quiet and not event.always:
+            return
         if isinstance(event, Step | ColdStartStep):
             total = event.steps if isinstance(event, Step) else event.max_steps
             now = self._clock()
             if not is_due(event.step, total) and now - self._said_at < QUIET_S:
                 return
             self._said_at = now
-        self._print(event)
+        stream = sys.stderr if event.aside else sys.stdout
+        with self._lock:  # an activity speaks from a thread of its own
+            for parts in event.lines():
+                # A log is read by programs, too: one line stays one.
+                whole = [SEPARATOR.join(parts)] if self._columns is None else None
+                for line in whole or wrap(parts, self._columns or 0):
+                    print(line, file=stream, flush=True)
 
     def show(self, *tables: Table | str) -> None:
         """Print tables in the columns that there are, in a log as rich takes them."""
-        print_tables(Console(file=sys.stdout, width=self._columns), *tables)
+        if not self._quiet:
+            print_tables(Console(file=sys.stdout, width=self._columns), *tables)
 
     def pass_on(self, text: str) -> None:
         """Write lines as they are."""
@@ -156,30 +165,9 @@ class Lines(Output):
         """Say how far the block is once it has taken a while, and then again and again."""
         with (
             super().doing(what, total, before) as activity,
-            _beating(lambda: self._print(activity.state), AFTER_S, EVERY_S),
+            _beating(lambda: self.say(activity.state), AFTER_S, EVERY_S),
         ):
             yield activity
-
-    def _print(self, event: Event) -> None:
-        stream = sys.stderr if event.aside else sys.stdout
-        with self._lock:  # an activity speaks from a thread of its own
-            for parts in event.lines():
-                # A log is read by programs, too: one line stays one.
-                whole = [SEPARATOR.join(parts)] if self._columns is None else None
-                for line in whole or wrap(parts, self._columns or 0):
-                    print(line, file=stream, flush=True)
-
-
-class QuietLines(Lines):
-    """Only what has to be known: warnings, evaluations and the end."""
-
-    def say(self, event: Event) -> None:
-        """Print an event if it has to be known."""
-        if event.always:
-            super().say(event)
-
-    doing = Output.doing
-    show = Output.show
 
 
 class JsonLines(Output):
@@ -205,7 +193,9 @@ class JsonLines(Output):
 
     def say(self, event: Event) -> None:
         """Write an event."""
-        self.pass_on(json.dumps(to_json(event), ensure_ascii=False, allow_nan=False) + "\n")
+        fields = {f.name: to_json(getattr(event, f.name)) for f in dataclasses.fields(event)}
+        tree = {"kind": event.kind, **fields}
+        self.pass_on(json.dumps(tree, ensure_ascii=False, allow_nan=False) + "\n")
 
     def pass_on(self, text: str) -> None:
         """Write lines, each a JSON object."""
@@ -228,12 +218,6 @@ class JsonLines(Output):
                 self.say(activity.state)
 
 
-def to_json(event: Event) -> dict[str, Any]:
-    """Return the object that is written for an event; a number that is not finite is null."""
-    fields = {f.name: getattr(event, f.name) for f in dataclasses.fields(event)}
-    return {"kind": event.kind, **{name: _plain(value) for name, value in fields.items()}}
-
-
 def print_tables(console: Console, *tables: Table | str) -> None:
     """Print tables, and paragraphs as they are: no text of models and data is markup."""
     for table in tables:
@@ -247,26 +231,16 @@ def is_due(step: int, total: int) -> bool:
     return step in (1, total) or step % every == 0
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None  # NaN is not below either
-    return str(value) if isinstance(value, Path) else value
-
-
 @contextlib.contextmanager
 def _beating(tell: Callable[[], None], after_s: float, every_s: float) -> Iterator[None]:
     """Call `tell` from a thread while the block lasts, after `after_s` seconds and then every `every_s`."""
     ended = threading.Event()
 
     def beat() -> None:
-        wait = after_s
-        while not ended.wait(wait):
+        wait_s = after_s
+        while not ended.wait(wait_s):
             tell()
-            wait = every_s
+            wait_s = every_s
 
     thread = threading.Thread(target=beat, name="progress", daemon=True)
     thread.start()

@@ -39,55 +39,23 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def sources(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return the `source/<name>/<component>` metrics as a table: source -> component -> value."""
+def step_parts(metrics: Mapping[str, float]) -> list[str]:
+    """Return a step in words, the most important first: reward, sources, signs of health, seconds."""
     table: dict[str, dict[str, float]] = {}
     for key, value in metrics.items():
         if match := re.fullmatch(r"source/(.+)/([^/]+)", key):
             table.setdefault(match[1], {})[match[2]] = value
-    return table
-
-
-def step_parts(metrics: Mapping[str, float]) -> list[str]:
-    """Return a step in words, the most important first: reward, sources, signs of health, seconds."""
     parts = [f"reward {number(metrics.get('reward/mean'))}"]
-    table = sources(metrics)
     for name, row in table.items():
         # The totals of an only source would repeat those of the step.
         keys = [k for k in row if len(table) > 1 or k not in ("reward", "uniform_share")]
         parts.append(" ".join([f"{name}:", *(f"{key} {number(row[key])}" for key in keys)]))
-    seconds, *shares = time_parts(metrics) or [""]
-    spent = [f"{seconds} ({' '.join(shares)})"] if seconds else []
-    return [*parts, *facts(metrics), *spent]
-
-
-def time_parts(metrics: Mapping[str, float]) -> list[str]:
-    """Return the seconds of a step, and the share of each phase; empty without any."""
+    parts += facts(metrics)
     spent = {phase: metrics.get(f"time/{phase}", 0.0) for phase in PHASES}
-    if not (whole := sum(spent.values())):
-        return []
-    shares = [f"{name} {s / whole:.0%}" for name, s in spent.items() if s / whole >= 0.005]
-    return [f"{whole:.2f} s", *shares]
-
-
-def sft_parts(metrics: Mapping[str, float]) -> list[str]:
-    """Return a step of the cold start in words."""
-    return [f"{key} {number(value)}" for key, value in metrics.items()]
-
-
-# --------------------------------------------------------------------------------------- columns
-
-
-def fit(parts: Sequence[str], columns: int) -> str:
-    """Return as many of the first parts as fit into one line; the first one is shortened if need be."""
-    if not parts:
-        return ""
-    line = shorten(parts[0], columns)
-    for part in parts[1:] if line == parts[0] else ():
-        if len(line) + len(SEPARATOR) + len(part) > columns:
-            break
-        line += SEPARATOR + part
-    return line
+    if whole := sum(spent.values()):
+        shares = [f"{name} {s / whole:.0%}" for name, s in spent.items() if s / whole >= 0.005]
+        parts.append(f"{whole:.2f} s ({' '.join(shares)})")
+    return parts
 
 
 def wrap(parts: Sequence[str], columns: int) -> list[str]:
@@ -110,12 +78,3 @@ def wrap(parts: Sequence[str], columns: int) -> list[str]:
             break_on_hyphens=False,
         ) or [""]
     return lines
-
-
-def shorten(text: str, columns: int) -> str:
-    """Return a text in at most `columns` characters; `…` stands for the words that have no room."""
-    if len(text) <= columns:
-        return text
-    kept = text[: max(0, columns - 1)]
-    whole = kept if text[len(kept) : len(kept) + 1] in ("", " ") else kept.rpartition(" ")[0]
-    return f"{(whole or kept).rstrip()}…"
