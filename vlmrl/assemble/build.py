@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +33,10 @@ from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source, open_configured, open_held_out
-from vlmrl.engines.base import Engine, RunningEngine
+from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
 from vlmrl.models.loading import Loaded, load_model
+from vlmrl.monitoring.loopholes import LoopholeWatch
 from vlmrl.monitoring.machines import Machines
 from vlmrl.monitoring.run_checks import Checks
 from vlmrl.policy.checkpoint import Progress
@@ -43,8 +44,8 @@ from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
-from vlmrl.runs.run_log import SILENT, RunLog, SilentLog
-from vlmrl.schema import Prompt, Rewards, Rollouts
+from vlmrl.runs.run_log import SILENT, RunLog
+from vlmrl.schema import Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
@@ -55,7 +56,6 @@ from vlmrl.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from vlmrl.engines.vllm_parts.server import Fleet
-    from vlmrl.monitoring.loopholes import LoopholeWatch
     from vlmrl.training.teacher import Teacher
 
 # --------------------------------------------------------------------------------------------------
@@ -111,31 +111,31 @@ def build_trainer(
         train_sources = open_training(config)
         benchmarks = open_benchmarks(config)
         held_out = [*open_held_out(config), *benchmarks]
-    scorer = build_scorer(config, pools.make_pool)
+    rewards, staged = rewards_by_source(config), rewards_by_stage(config)
+    scorer = Scorer(rewards, config.scoring, staged, pools.make_pool)
     stack.callback(scorer.close)
     chosen = build_engine(config, pools.fleet)
     algorithms = build_algorithms(config)
     policy = _build_policy(config, start, train_sources, output)
     with output.doing(f"starting engine {config.engine.name}"):
-        engine = chosen.start(policy)
-    stack.callback(engine.close)
+        engine = stack.enter_context(closing(chosen.start(policy)))
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
     loader = build_loader(config, train_sources, policy, size, quarantine, sampler, weights)
     stack.callback(loader.close)
-    tracker = stack.enter_context(build_log(config, progress, output))
-    batches = build_eval_batches(
-        config, held_out, policy, config.evaluation, quarantine, shared=True
-    )
+    done = progress.step if progress.phase == "rl" else 0
+    log = stack.enter_context(RunLog(config, config.folder, config.run.steps, done, output))
+    plan, every = config.evaluation, config.checks.loopholes_every
+    batches = build_eval_batches(config, held_out, policy, plan, quarantine, shared=True)
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
-    checks = build_checks(config, policy, engine, scorer, shown, tracker)
-    strategies = build_strategies(config)
+    most, turns = config.last.rollout.max_tokens, any(s.acts for s in config.named_sources)
+    strategies = _build_strategies(config)
     parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
     whole = any(part.reads_completions for part in parts)
     queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
     timers, make = PhaseTimers(), prompt_maker_of(config, policy)
-    run_parts = RunParts(policy, engine, scorer, config, timers, make, loader, tracker.note, whole)
+    run_parts = RunParts(policy, engine, scorer, config, timers, make, loader, log.note, whole)
     return Trainer(
         config=config,
         policy=policy,
@@ -145,18 +145,32 @@ def build_trainer(
         scorer=scorer,
         algorithm=algorithms[0],
         run_parts=run_parts,
-        tracker=tracker,
+        tracker=log,
         checkpoints=stack.enter_context(build_checkpoint_writer(config, policy)),
         held_out=batches if held_out else None,
         num_held_out=sum(len(source.rows) for source in held_out),
         benchmarks=benchmarks,
         strategies=strategies,
         teacher=_build_teacher(config, policy, algorithms),
-        checks=checks,
-        loopholes=build_loophole_watch(config, scorer, tracker),
+        checks=Checks(config.checks, policy, engine, scorer, shown, most, log.message, turns),
+        loopholes=LoopholeWatch(scorer, every, config.folder, log.message),
         timers=timers,
-        machines=build_machines(config, progress, tracker),
+        machines=_build_machines(config, done, log),
     )
+
+
+def _build_strategies(config: Config) -> list[Strategy]:
+    """Build what the config adds to the plain step, in the order in which it acts."""
+    named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
+    return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
+
+
+def _build_machines(config: Config, done: int, log: RunLog) -> Machines:
+    """Build what compares the ranks; the run folder gets the names of their machines, if several."""
+    hosts = distributed.gather(socket.gethostname())
+    if distributed.is_main() and len(hosts) > 1:
+        run_folder.write_ranks(config.folder, done, hosts)
+    return Machines(hosts, log.message)
 
 
 def _build_policy(
@@ -167,7 +181,10 @@ def _build_policy(
     path = start or config.model.path
     with output.doing(f"loading model {path}" if path else "building the model"):
         loaded = load_policy_model(config, start, sources, as_stored=shard)
-    begin_folder(config, start)
+    if distributed.is_main():
+        if start is None:  # what an earlier run left there is moved aside
+            run_folder.move_aside(config.folder)
+        run_folder.write_config(config.folder, config)
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     return Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
@@ -183,33 +200,6 @@ def _build_teacher(
     from vlmrl.training.teacher import build_teacher
 
     return build_teacher(config, policy, asked)
-
-
-def build_loophole_watch(config: Config, scorer: Scorer, tracker: RunLog) -> LoopholeWatch:
-    """Build what compares the reward with other readings of the same answers."""
-    from vlmrl.monitoring.loopholes import LoopholeWatch
-
-    every = config.checks.loopholes_every
-    return LoopholeWatch(scorer, every, config.folder, tracker.message)
-
-
-def build_scorer(config: Config, make_pool: MakePool) -> Scorer:
-    """Build the scorer of training and evaluations."""
-    by_source, by_stage = rewards_by_source(config), rewards_by_stage(config)
-    return Scorer(by_source, config.scoring, by_stage, make_pool)
-
-
-def build_checks(
-    config: Config,
-    policy: Policy,
-    engine: RunningEngine,
-    scorer: Scorer,
-    shown: Sequence[Prompt],
-    tracker: RunLog,
-) -> Checks:
-    """Build the checks of a run, which look at prompts with media."""
-    most, turns = config.last.rollout.max_tokens, any(s.acts for s in config.named_sources)
-    return Checks(config.checks, policy, engine, scorer, shown, most, tracker.message, turns)
 
 
 def build_engine(config: Config, fleet: Fleet | None) -> Engine:
@@ -234,34 +224,6 @@ def build_checkpoint_writer(config: Config, policy: Policy) -> CheckpointWriter:
     """Build what writes the run's checkpoints."""
     run = config.run
     return CheckpointWriter(config.folder, policy, run.keep_checkpoints, run.save_in_background)
-
-
-def begin_folder(config: Config, start: Path | None) -> None:
-    """Write the config to the run folder, once; what an earlier run left there is moved aside."""
-    if distributed.is_main():
-        if start is None:
-            run_folder.move_aside(config.folder)
-        run_folder.write_config(config.folder, config)
-
-
-def build_machines(config: Config, progress: Progress, tracker: RunLog) -> Machines:
-    """Build what compares the ranks; the run folder gets the names of their machines, if several."""
-    hosts = distributed.gather(socket.gethostname())
-    if distributed.is_main() and len(hosts) > 1:
-        run_folder.write_ranks(config.folder, done_steps(progress), hosts)
-    return Machines(hosts, tracker.message)
-
-
-def done_steps(progress: Progress) -> int:
-    """Return the finished GRPO steps."""
-    return progress.step if progress.phase == "rl" else 0
-
-
-def build_log(config: Config, progress: Progress, output: Output) -> RunLog:
-    """Build what writes and says the curves; ranks but the main one write nothing."""
-    if not distributed.is_main():
-        return SilentLog()
-    return RunLog(config, config.folder, config.run.steps, done_steps(progress), output)
 
 
 def build_sampler(config: Config) -> tuple[Sampler, Callable[[float], list[float]] | None]:
@@ -291,12 +253,6 @@ def build_algorithms(config: Config) -> list[Algorithm]:
     return built
 
 
-def build_strategies(config: Config) -> list[Strategy]:
-    """Build what the config adds to the plain step, in the order in which it acts."""
-    named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
-    return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
-
-
 def load_policy_model(
     config: Config, start: Path | None, sources: Sequence[Source], as_stored: bool = False
 ) -> Loaded:
@@ -314,7 +270,10 @@ def load_policy_model(
     model = config.model.model_copy(update=update)
     corpus: list[str] = []
     if model.build is not None:
-        corpus = [text for card in _open_cards(config, sources) for text in card.corpus()]
+        demonstrations = (
+            [open_configured(config, s) for s in config.sft.sources] if config.sft else []
+        )
+        corpus = [text for s in [*sources, *demonstrations] for text in s.card.corpus()]
     loaded = load_model(model, corpus, config.run.seed, as_stored)
     if config.data.video.audio and not loaded.family.hears_videos:
         kind = loaded.family.model_types[0]
@@ -322,8 +281,3 @@ def load_policy_model(
             f"data.video.audio: expected a model that reads the audio of videos, got {kind}"
         )
     return loaded
-
-
-def _open_cards(config: Config, sources: Sequence[Source]) -> list[Any]:
-    extra = config.sft.sources if config.sft else []
-    return [s.card for s in sources] + [open_configured(config, s).card for s in extra]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from vlmrl.answers import parsing, templates, text
@@ -79,15 +80,14 @@ class Alarm:
         change = f"({was:.3g} → {now:.3g})"
         match self.signal:
             case "strict":
-                return f"{rise} by a strict reading the answers are no more right {change}: " + (
-                    "see what is paid, and try `vlmrl verify` on the verifiers"
+                return (
+                    f"{rise} by a strict reading the answers are no more right {change}: see what is "
+                    "paid, and try `vlmrl verify` on the verifiers"
                 )
             case "margin":
                 return (
-                    f"{rise} its distance to what the same answers earn with other prompts' truths "
-                    + (
-                        f"did not {change}: a guess or the form earns it; compare the best constant answer"
-                    )
+                    f"{rise} its distance to what the same answers earn with other prompts' truths did "
+                    f"not {change}: a guess or the form earns it; compare the best constant answer"
                 )
         return (
             f"{rise} without media answers earn nearly as much: its fall is {was:.3g} → {now:.3g}; are "
@@ -101,23 +101,16 @@ def find_alarms(lines: Sequence[Line]) -> dict[str, Alarm]:
     `lines` are those of metrics.jsonl that have `REWARD`, in order, of one stage of the training.
     """
     alarms: dict[str, Alarm] = {}
-    for begin in _begins(len(lines)):
+    # Earlier windows: next to the last one, further and further back, the first.
+    begin, distance = len(lines) - 2 * WINDOW, WINDOW
+    while begin >= 0:
         for signal in ("strict", "margin"):
             alarm = _compare(signal, lines[begin : begin + WINDOW], lines[-WINDOW:])
             if alarm is not None:
                 alarms.setdefault(signal, alarm)
+        begin, distance = max(0, begin - distance) if begin else -1, 2 * distance
     blind = _find_blind(lines)
     return alarms | ({"blind": blind} if blind else {})
-
-
-def _begins(count: int) -> Iterator[int]:
-    """Yield where earlier windows begin: next to the last one, further and further back, the first."""
-    distance = WINDOW
-    while count - WINDOW - distance > 0:
-        yield count - WINDOW - distance
-        distance *= 2
-    if count >= 2 * WINDOW:
-        yield 0
 
 
 def _compare(signal: str, then: Sequence[Line], now: Sequence[Line]) -> Alarm | None:
@@ -246,13 +239,8 @@ def _shape(answer: str) -> str:
 
 def _occurs(answer: str, question: str) -> bool:
     normal_form = text.normalised(answer)
-    return bool(normal_form) and f" {normal_form} " in f" {' '.join(_words(question))} "
-
-
-def _words(question: str) -> Iterator[str]:
-    for word in question.split():
-        if normal_form := text.normalised(word):
-            yield normal_form
+    words = " ".join(filter(None, map(text.normalised, question.split())))
+    return bool(normal_form) and f" {normal_form} " in f" {words} "
 
 
 def _repeats(answer: str) -> bool:
@@ -304,6 +292,12 @@ class Measured:
         normal_form = text.normalised(self.answer).encode("utf-8", "replace")
         return hashlib.blake2b(normal_form, digest_size=8).hexdigest()
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """Return what loopholes.jsonl says of it."""
+        signs = list(self.signs.names) if self.signs else []
+        return {"strict": self.strict, "elsewhere": self.elsewhere, "signs": signs}
+
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
@@ -318,25 +312,6 @@ class _Prompt:
     """The sample with the truth of another prompt of its source."""
 
 
-@dataclass(slots=True)
-class _Asked:
-    """Judgements that are still to be made, each with what takes its verdicts."""
-
-    calls: list[tuple[Completion, Sample, Sequence[Component]]] = field(default_factory=list)
-    of: list[tuple[Measured, str]] = field(default_factory=list)
-
-    def add(
-        self,
-        entry: Measured,
-        what: str,
-        completion: Completion,
-        sample: Sample,
-        by: Sequence[Component],
-    ) -> None:
-        self.calls.append((completion, sample, by))
-        self.of.append((entry, what))
-
-
 def measure(
     scorer: Scorer, rollouts: Rollouts, rewards: Rewards, progress: float
 ) -> list[Measured]:
@@ -346,40 +321,39 @@ def measure(
     whose reward has no verifier that compares an answer with a truth here: those of a judge, or of an
     environment.
     """
-    measured, asked = [], _Asked()
-    prompts = {
-        p: _prompt(scorer, rollouts.batch, p, progress) for p in numbers_here(rollouts.batch)
-    }
-    for prompt in (prompt for prompt in prompts.values() if prompt is not None):
-        first = True
+    measured: list[Measured] = []
+    calls: list[tuple[Completion, Sample, Sequence[Component]]] = []
+    of: list[tuple[Measured, bool]] = []
+    """For each call what takes its verdicts, and whether they are those of the own truth."""
+    prompts = [_prompt(scorer, rollouts.batch, p, progress) for p in numbers_here(rollouts.batch)]
+    for prompt in filter(None, prompts):
+        # What runs in other processes is asked once for a group: a call costs more there.
+        every = not any(c.runs_elsewhere for c in prompt.components)
+        ask_elsewhere = True
         for g, completion in enumerate(rollouts.completions[prompt.p]):
             if completion.origin != "policy" or not rewards.valid[prompt.p, g]:
                 continue
-            entry = _begin(prompt, g, completion, float(rewards.total[prompt.p, g]))
-            _pay(scorer, prompt, entry, rewards.verdicts[prompt.p][g])
-            if completion.answer is not None:
-                for kind, readers in prompt.readers.items():
-                    asked.add(entry, kind, completion, prompt.sample, readers)
-            # What runs in other processes is asked once for a group: a call costs more there.
-            if (
-                prompt.elsewhere is not None
-                and entry.own is not None
-                and (first or _is_here(prompt))
-            ):
-                asked.add(entry, "elsewhere", completion, prompt.elsewhere, prompt.components)
-            first = False
+            reward, answer = float(rewards.total[prompt.p, g]), completion.answer
+            entry = Measured(prompt.p, g, reward, completion.num_tokens, answer)
             measured.append(entry)
-    _answer(scorer, asked)
+            entry.strict = 0.0 if prompt.readers else None
+            if answer is not None:
+                if prompt.right is not None:
+                    entry.signs = read_signs(answer, prompt.right, prompt.sample.text)
+                calls += [(completion, prompt.sample, by) for by in prompt.readers.values()]
+                of += [(entry, True)] * len(prompt.readers)
+            _pay(scorer, prompt, entry, rewards.verdicts[prompt.p][g])
+            if prompt.elsewhere is not None and entry.own is not None and ask_elsewhere:
+                calls.append((completion, prompt.elsewhere, prompt.components))
+                of.append((entry, False))
+            ask_elsewhere = every
+    for (entry, own), (*_, by), verdicts in zip(of, calls, scorer.probe(calls), strict=True):
+        if not own:
+            entry.elsewhere = _combined(scorer, by, verdicts)
+        elif all(verdict.score is not None for verdict in verdicts.values()):
+            mean = sum(v.score or 0.0 for v in verdicts.values()) / len(verdicts)
+            entry.strict = max(entry.strict or 0.0, mean)
     return measured
-
-
-def _begin(prompt: _Prompt, g: int, completion: Completion, reward: float) -> Measured:
-    entry = Measured(prompt.p, g, reward, completion.num_tokens, completion.answer)
-    if prompt.right is not None and completion.answer is not None:
-        entry.signs = read_signs(completion.answer, prompt.right, prompt.sample.text)
-    if prompt.readers:
-        entry.strict = 0.0
-    return entry
 
 
 def _pay(scorer: Scorer, prompt: _Prompt, entry: Measured, verdicts: Mapping[str, Verdict]) -> None:
@@ -391,18 +365,6 @@ def _pay(scorer: Scorer, prompt: _Prompt, entry: Measured, verdicts: Mapping[str
     whole = sum(value for _, value in paid)
     if whole > 0:
         entry.form_share = sum(value for c, value in paid if not _reads_truth(c)) / whole
-
-
-def _answer(scorer: Scorer, asked: _Asked) -> None:
-    graded = scorer.probe(asked.calls)
-    for (entry, what), (_, _, components), verdicts in zip(
-        asked.of, asked.calls, graded, strict=True
-    ):
-        if what == "elsewhere":
-            entry.elsewhere = _combined(scorer, components, verdicts)
-        elif all(verdict.score is not None for verdict in verdicts.values()):
-            mean = sum(v.score or 0.0 for v in verdicts.values()) / len(verdicts)
-            entry.strict = max(entry.strict or 0.0, mean)
 
 
 def _combined(
@@ -445,10 +407,6 @@ def _prompt(scorer: Scorer, batch: PromptBatch, p: int, progress: float) -> _Pro
 def _reads_truth(c: Component) -> bool:
     """Return whether a verifier may compare an answer with a truth: one of the user's always may."""
     return (bool(c.verifier.needs) or ":" in c.spec[0]) and not c.verifier.laws.of_turns
-
-
-def _is_here(prompt: _Prompt) -> bool:
-    return not any(c.runs_elsewhere for c in prompt.components)
 
 
 def _with_other_truth(batch: PromptBatch, p: int) -> Sample | None:
@@ -562,33 +520,23 @@ class LoopholeWatch:
     ) -> None:
         for alarm in alarms:
             self.tell(f"step {step}: loophole? {alarm}")
-        ranked = sorted(measured, key=_suspicion(alarms[0].signal), reverse=True)
+
+        def excess(entry: Measured) -> float:
+            """Return how much more a completion earns than the signal says it should."""
+            if alarms[0].signal == "strict":
+                return entry.reward - (entry.strict if entry.strict is not None else entry.reward)
+            return entry.elsewhere if entry.elsewhere is not None else -1.0
+
+        ranked = sorted(measured, key=excess, reverse=True)
         prompts = list(dict.fromkeys(entry.p for entry in ranked))[:NUM_ROWS]
         shown = rows(run_folder.media_folder(self.folder), rollouts, rewards, None, prompts)
         by_place = {(entry.p, entry.g): entry for entry in measured}
         for p, row in zip(prompts, shown, strict=True):
             for g, completion in enumerate(row["completions"]):
-                completion["loophole"] = _facts(by_place.get((p, g)))
+                entry = by_place.get((p, g))
+                completion["loophole"] = entry.facts if entry else {}
         line = {"step": step, "alarms": {a.signal: str(a) for a in alarms}, "rows": shown}
         append_line(run_folder.loopholes_path(self.folder), line)
-
-
-def _suspicion(signal: str) -> Callable[[Measured], float]:
-    """Return what orders completions: how much more they earn than the signal says they should."""
-
-    def excess(entry: Measured) -> float:
-        if signal == "strict":
-            return entry.reward - (entry.strict if entry.strict is not None else entry.reward)
-        return entry.elsewhere if entry.elsewhere is not None else -1.0
-
-    return excess
-
-
-def _facts(entry: Measured | None) -> dict[str, object]:
-    if entry is None:
-        return {}
-    signs = list(entry.signs.names) if entry.signs else []
-    return {"strict": entry.strict, "elsewhere": entry.elsewhere, "signs": signs}
 
 
 # -------------------------------------------------------------------------------------- numbers
@@ -599,45 +547,22 @@ def _average(measured: Sequence[Measured]) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for entry in measured:
         values[REWARD].append(entry.reward)
-        for name, value in (
-            ("strict", entry.strict),
-            ("elsewhere", entry.elsewhere),
-            ("form_share", entry.form_share),
-        ):
+        of_entry = {name: getattr(entry, name) for name in ("strict", "elsewhere", "form_share")}
+        if entry.own is not None and entry.elsewhere is not None:
+            of_entry["margin"] = entry.own - entry.elsewhere
+        if entry.signs is not None:
+            of_entry |= asdict(entry.signs)
+        for name, value in of_entry.items():
             if value is not None:
                 values[f"loophole/{name}"].append(value)
-        if entry.own is not None and entry.elsewhere is not None:
-            values["loophole/margin"].append(entry.own - entry.elsewhere)
-        if entry.signs is not None:
-            values["loophole/candidates"].append(entry.signs.candidates)
-            values["loophole/copied"].append(entry.signs.copied)
-            values["loophole/repeated"].append(entry.signs.repeated)
-            if entry.signs.fallback is not None:
-                values["loophole/fallback"].append(entry.signs.fallback)
-    for correlation in _length_correlations(measured):
-        values["loophole/length_correlation"].append(correlation)
+    # For each group Pearson's correlation of reward and length, where both vary.
+    for _, of_prompt in itertools.groupby(measured, lambda entry: entry.p):
+        group = list(of_prompt)
+        paid, lengths = [o.reward for o in group], [float(o.length) for o in group]
+        if len(set(paid)) > 1 and len(set(lengths)) > 1:
+            values["loophole/length_correlation"].append(statistics.correlation(paid, lengths))
     means = rank_shards.average(values)
-    return means | _commonest(measured)
-
-
-def _length_correlations(measured: Sequence[Measured]) -> list[float]:
-    """Return for each group Pearson's correlation of reward and length, where both vary."""
-    groups: dict[int, list[Measured]] = defaultdict(list)
-    for entry in measured:
-        groups[entry.p].append(entry)
-    pairs = [([o.reward for o in g], [float(o.length) for o in g]) for g in groups.values()]
-    return [
-        statistics.correlation(paid, lengths)
-        for paid, lengths in pairs
-        if len(set(paid)) > 1 and len(set(lengths)) > 1
-    ]
-
-
-def _commonest(measured: Sequence[Measured]) -> dict[str, float]:
-    """Return the share of the commonest answer among all answers."""
     counts: Counter[str] = Counter()
-    for share in distributed.gather(
-        Counter(entry.key for entry in measured if entry.key is not None)
-    ):
+    for share in distributed.gather(Counter(e.key for e in measured if e.key is not None)):
         counts.update(share)
-    return {"loophole/commonest": max(counts.values()) / counts.total()} if counts else {}
+    return means | ({"loophole/commonest": max(counts.values()) / counts.total()} if counts else {})

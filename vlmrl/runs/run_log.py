@@ -22,6 +22,7 @@ from vlmrl.runs.output.events import ColdStartStep, Evaluated, Noted, Saved, Sta
 from vlmrl.runs.output.outputs import Activity, Output
 from vlmrl.runs.tracker import TrackedRun, Tracker
 from vlmrl.schema import StepReport
+from vlmrl.system import distributed
 from vlmrl.system.files import append_line, truncate_lines
 from vlmrl.truths.json_form import to_json
 
@@ -33,7 +34,7 @@ LAST_BESIDES = 5
 
 
 class RunLog:
-    """Write and show how a run goes; use it as a context manager.
+    """Write and show how a run goes, on the main rank alone; use it as a context manager.
 
     `step` steps are already done (a resumed run): whatever the run folder holds of later ones is
     dropped, so that every step has exactly one line. A tracker that fails costs a warning and, at the
@@ -52,14 +53,15 @@ class RunLog:
         self._sft_begun: tuple[int, float] | None = None
         """The first step of the cold start and when it was done."""
         self._stack = ExitStack()
+        self._is_main = distributed.is_main()
         self._trackers: dict[str, Tracker] = {
             name: plugins.build("tracker", name, options)
             for name, options in config.tracking.items()
-            if isinstance(options, dict)
+            if isinstance(options, dict) and self._is_main
         }
         self._lost: Counter[str] = Counter()
         self._total = total_steps
-        self._output = output
+        self._output = output if self._is_main else SILENT
         evaluation = config.evaluation
         self._metric = evaluation.metric if evaluation else "reward"
         every = {"checkpoint": config.run.save_every}
@@ -70,7 +72,8 @@ class RunLog:
     def __enter__(self) -> RunLog:
         with self._stack:  # closes what is open if a later one fails
             self._start_trackers()
-            run_folder.rewind(self._folder, self._step)
+            if self._is_main:
+                run_folder.rewind(self._folder, self._step)
             run = self._config.run.name, self._config.algorithm.name, self._folder
             self._output.say(Started(*run, self._step, self._total))
             self._stack = self._stack.pop_all()
@@ -86,6 +89,8 @@ class RunLog:
 
     def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Report one step of the cold start: a line of sft.jsonl."""
+        if not self._is_main:
+            return
         path = run_folder.sft_path(self._folder)
         now = time.monotonic()
         if self._sft_begun is None:
@@ -100,6 +105,8 @@ class RunLog:
 
     def step(self, report: StepReport) -> None:
         """Report one GRPO step: a line of metrics.jsonl; warn of what it says is wrong."""
+        if not self._is_main:
+            return
         line = {"step": report.step, **to_json(report.metrics)}
         append_line(run_folder.metrics_path(self._folder), line)
         self._send(lambda tracker: tracker.log("rl", report.step, report.metrics))
@@ -110,6 +117,8 @@ class RunLog:
 
     def evaluation(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> None:
         """Report the last of a run's evaluations, by step, which took `seconds`; others write its file."""
+        if not self._is_main:
+            return
         step = max(evaluations)
         result, metric = evaluations[step], self._metric
         self._send(lambda tracker: tracker.log_evaluation(step, result["metrics"]))
@@ -179,28 +188,6 @@ class RunLog:
             self.message(f"tracker {name!r} lost {self._lost[name]} reports")
 
 
-class SilentLog(RunLog):
-    """The log of ranks that are not the main one: it writes and shows nothing."""
-
-    def __init__(self) -> None:
-        self._output = SILENT
-
-    def __enter__(self) -> RunLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def sft_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing."""
-
-    def step(self, report: StepReport) -> None:
-        """Do nothing."""
-
-    def evaluation(self, evaluations: Mapping[int, Mapping[str, Any]], seconds: float) -> None:
-        """Do nothing."""
-
-
 class TimeLeft:
     """Estimates the seconds that a run has left, from its steps as they come.
 
@@ -228,21 +215,13 @@ class TimeLeft:
             self._own.append(step_seconds(metrics))
         else:
             self._own.append(max(0.0, self._at - before - sum(planned.values())))
-        return self._estimate(step)
-
-    def _estimate(self, step: int) -> float:
-        left = max(0, self._steps - step)
-        seconds = left * statistics.median(self._own)
+        seconds = max(0, self._steps - step) * statistics.median(self._own)
         for phase, taken in self._besides.items():
-            if taken:
-                seconds += self._count(step, self._every[phase]) * statistics.median(taken)
+            if taken:  # what is due after this step has not come yet
+                every, ended = self._every[phase], max(0, step - 1)
+                times = self._steps // every - ended // every + (self._steps % every != 0)
+                seconds += times * statistics.median(taken)
         return seconds
-
-    def _count(self, step: int, every: int) -> int:
-        """Return how often something comes after this step and to the end, if it is due `every` steps."""
-        # After the step itself, too: it is said before.
-        between = self._steps // every - max(0, step - 1) // every
-        return between + (self._steps % every != 0)
 
 
 def _brief(error: Exception) -> str:

@@ -70,8 +70,8 @@ class LiveOutput(Output):
         columns = self._console.width
         bars: list[tuple[int | None, int, Line]] = []
         if (newest := self._newest) is not None:
-            total = newest.steps if isinstance(newest, Step) else newest.max_steps
-            bars.append((total, newest.step, newest.lines()[0]))
+            steps = newest.steps if isinstance(newest, Step) else newest.max_steps
+            bars.append((steps, newest.step, newest.lines()[0]))
         for state in [activity.state for activity in self._activities]:
             bars.append((state.total, state.done, state.lines()[0]))
         panel = Table.grid()
