@@ -73,6 +73,14 @@ class _Budget:
         return len(rows) * (max(prompts) + max(completions))
 
 
+def pack_all(rollouts: Rollouts, micro_tokens: int, max_tokens: int) -> TrainBatch:
+    """Return all rollouts as one update, with equal advantages and weights; see `pack`."""
+    ones, kept = torch.ones(rollouts.shape), torch.ones(rollouts.shape, dtype=torch.bool)
+    equal = Advantages(ones, kept, ones)
+    (batch,) = pack(rollouts, equal, updates=1, micro_tokens=micro_tokens, max_tokens=max_tokens)
+    return batch
+
+
 def pack(
     rollouts: Rollouts,
     advantages: Advantages,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,9 @@ from PIL import Image
 from vlmrl.data.prompt import with_media
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
-from vlmrl.forward.packing import pack
+from vlmrl.forward.packing import pack_all
 from vlmrl.models.base import Family
-from vlmrl.schema import Advantages, Completion, MediaKind, Prompt, PromptBatch, Rewards, Rollouts
+from vlmrl.schema import Completion, MediaKind, Prompt, PromptBatch, Rollouts
 from vlmrl.schema.media import Audio, Decoded, Video, kind_of
 from vlmrl.scoring.scorer import Scorer
 
@@ -58,16 +59,13 @@ class Reliance:
     def metrics(self) -> dict[str, float]:
         """Return the measured numbers under the names of their curves."""
         named = {
-            "media_ablation/blank_logprob_drop": self.blank_logprob_drop,
-            "media_ablation/swap_logprob_drop": self.swap_logprob_drop,
-            "media_ablation/blank_reward_drop": self.blank_reward_drop,
-            "media_ablation/blank_reward_error": self.blank_reward_error,
-            **{
-                f"media_ablation/blank_{kind}_logprob_drop": drop
-                for kind, drop in self.kinds.items()
-            },
+            "blank_logprob_drop": self.blank_logprob_drop,
+            "swap_logprob_drop": self.swap_logprob_drop,
+            "blank_reward_drop": self.blank_reward_drop,
+            "blank_reward_error": self.blank_reward_error,
+            **{f"blank_{kind}_logprob_drop": drop for kind, drop in self.kinds.items()},
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return {f"media_ablation/{name}": v for name, v in named.items() if v is not None}
 
     def complaint(self, floor: float) -> str | None:
         """Say in plain words what is wrong if a drop in log-prob is below the floor."""
@@ -119,8 +117,12 @@ def measure_reliance(
     guesses = replace(engine.generate(blank, greedy), batch=seen.batch)
     guessed = scorer.score(guesses, progress, whole=False)
     swap_drop = _drop(policy, seen, borrow_media(shown))
-    lost, error = _reward_drop(rewards, guessed)
-    return Reliance(blank_drop, swap_drop, lost, _by_kind(policy, seen), error)
+    lost = error = None
+    if (both := rewards.valid & guessed.valid).any():
+        paid, drops = rewards.total[both], (rewards.total - guessed.total)[both]
+        widened = torch.cat([drops, paid.max()[None]])
+        lost, error = drops.mean().item(), (widened.std() / len(widened) ** 0.5).item()
+    return Reliance(blank_drop, swap_drop, lost, _by_kind(policy, seen, shown), error)
 
 
 def _all_shown(seen: Rollouts, number: int) -> Prompt:
@@ -150,16 +152,19 @@ def make_blanks(prompt: Prompt, only: MediaKind | None = None) -> list[Decoded]:
     Images and frames are mid-gray; audio, that of videos too, is silent. With `only`, media of other
     kinds are unchanged.
     """
-    return [_blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
 
+    def silent(audio: Audio) -> Audio:
+        return replace(audio, samples=np.zeros_like(audio.samples))
 
-def _blank(medium: Decoded) -> Decoded:
-    if isinstance(medium, Audio):
-        return replace(medium, samples=np.zeros_like(medium.samples))
-    if isinstance(medium, Video):
-        audio = medium.audio and replace(medium.audio, samples=np.zeros_like(medium.audio.samples))
-        return replace(medium, frames=np.full_like(medium.frames, GRAY), audio=audio)
-    return Image.new("RGB", medium.size, (GRAY,) * 3)
+    def blank(medium: Decoded) -> Decoded:
+        if isinstance(medium, Audio):
+            return silent(medium)
+        if isinstance(medium, Video):
+            audio = medium.audio and silent(medium.audio)
+            return replace(medium, frames=np.full_like(medium.frames, GRAY), audio=audio)
+        return Image.new("RGB", medium.size, (GRAY,) * 3)
+
+    return [blank(m) if only in (None, kind_of(m)) else m for m in prompt.media]
 
 
 def borrow_media(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
@@ -169,33 +174,26 @@ def borrow_media(prompts: Sequence[Prompt]) -> list[list[Decoded] | None]:
     whose media of that kind have the same sizes is preferred, and its media are used unchanged. The
     entry is None where for one of the prompt's kinds all others show the same, or nothing.
     """
-    sorts = [_sort_by_kind(prompt) for prompt in prompts]
-    return [_borrow(prompt.media, sorts, at) for at, prompt in enumerate(prompts)]
-
-
-Kinds = dict[str, tuple[Sequence[Decoded], str]]
-"""A prompt's media of each kind, with a digest of their content."""
-
-
-def _sort_by_kind(prompt: Prompt) -> Kinds:
-    by_kind: dict[str, list[Decoded]] = {}
-    for medium in prompt.media:
-        by_kind.setdefault(kind_of(medium), []).append(medium)
-    return {kind: (media, _digest(media)) for kind, media in by_kind.items()}
-
-
-def _borrow(media: Sequence[Decoded], prompts: Sequence[Kinds], at: int) -> list[Decoded] | None:
-    """Return media of other prompts in place of `media`, which are those of number `at`."""
-    lent = {}
-    for kind, (own, digest) in prompts[at].items():
-        following = [p[kind] for p in (*prompts[at + 1 :], *prompts[:at]) if kind in p]
-        different = [other for other, others in following if others != digest]
-        if not different:
-            return None
-        different.sort(key=lambda other: _sizes(other) != _sizes(own))
-        donor = different[0]
-        lent[kind] = iter([_fit(donor[i % len(donor)], m) for i, m in enumerate(own)])
-    return [next(lent[kind_of(medium)]) for medium in media]
+    by_kind: list[dict[str, list[Decoded]]] = []
+    for prompt in prompts:
+        by_kind.append(defaultdict(list))
+        for medium in prompt.media:
+            by_kind[-1][kind_of(medium)].append(medium)
+    digests = [{kind: _digest(media) for kind, media in kinds.items()} for kinds in by_kind]
+    borrowed: list[list[Decoded] | None] = []
+    for at, prompt in enumerate(prompts):
+        following = [*range(at + 1, len(prompts)), *range(at)]
+        lent = {}
+        for kind, own in by_kind[at].items():
+            same = (None, digests[at][kind])
+            different = [by_kind[n][kind] for n in following if digests[n].get(kind) not in same]
+            if not different:
+                break
+            donor = min(different, key=lambda other: _sizes(other) != _sizes(own))
+            lent[kind] = iter([_fit(donor[i % len(donor)], m) for i, m in enumerate(own)])
+        whole = len(lent) == len(by_kind[at])
+        borrowed.append([next(lent[kind_of(m)]) for m in prompt.media] if whole else None)
+    return borrowed
 
 
 def _fit(other: Decoded, own: Decoded) -> Decoded:
@@ -237,19 +235,18 @@ def _pixels(medium: Decoded) -> np.ndarray:
     return medium.samples if isinstance(medium, Audio) else np.asarray(medium)
 
 
-def _by_kind(policy: Policy, seen: Rollouts) -> dict[MediaKind, float]:
-    """Measure `Reliance.kinds`."""
-    prompts = [_all_shown(seen, number) for number in range(len(seen.completions))]
-    kinds = sorted({kind_of(medium) for prompt in prompts for medium in prompt.media})
+def _by_kind(policy: Policy, seen: Rollouts, prompts: Sequence[Prompt]) -> dict[MediaKind, float]:
+    """Measure `Reliance.kinds`; `prompts` have all media that were shown."""
+    by_prompt = [{kind_of(medium) for medium in prompt.media} for prompt in prompts]
+    kinds = sorted(set[MediaKind]().union(*by_prompt))
     if len(kinds) < 2:
         return {}
     drops: dict[MediaKind, float] = {}
     for kind in kinds:
-        has = [any(kind_of(medium) == kind for medium in p.media) for p in prompts]
-        others = [
-            make_blanks(p, kind) if own else None for p, own in zip(prompts, has, strict=True)
-        ]
-        drop = _drop(policy, seen, others)
+        pairs = zip(prompts, by_prompt, strict=True)
+        drop = _drop(
+            policy, seen, [make_blanks(p, kind) if kind in own else None for p, own in pairs]
+        )
         assert drop is not None  # some prompt has a medium of this kind
         drops[kind] = drop
     return drops
@@ -266,28 +263,25 @@ def _drop(
     kept = [number for number, media in enumerate(others) if media is not None]
     if not kept:
         return None
-    own, swapped, written, rewritten = [], [], [], []
-    for number in kept:
-        prompt, media = seen.batch.prompts[number], others[number]
-        assert media is not None
-        own.append(prompt)
-        written.append(seen.completions[number])
+    before = Rollouts(
+        PromptBatch(tuple(seen.batch.prompts[number] for number in kept)),
+        tuple(seen.completions[number] for number in kept),
+    )
+    swapped, rewritten = [], []
+    for number, prompt, (completion,) in zip(
+        kept, before.batch.prompts, before.completions, strict=True
+    ):
+        media = [*(others[number] or ())]
         swapped.append(with_media(prompt, media[: len(prompt.media)], *model))
-        ((completion,), observed) = written[-1], media[len(prompt.media) :]
+        observed = media[len(prompt.media) :]
         rewritten.append((_observe_instead(completion, observed, *model),))
-    before = Rollouts(PromptBatch(tuple(own)), tuple(written))
     after = Rollouts(PromptBatch(tuple(swapped)), tuple(rewritten))
     return _mean_logprob(policy, before) - _mean_logprob(policy, after)
 
 
 def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
     """Return the mean log-prob of the completions' tokens, computed with the plain forward."""
-    shape = rollouts.shape
-    everything = Advantages(
-        torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
-    )
-    (batch,) = pack(rollouts, everything, updates=1, micro_tokens=MICRO_TOKENS, max_tokens=1)
-    total = 0.0
+    batch, total = pack_all(rollouts, MICRO_TOKENS, max_tokens=1), 0.0
     for micro in batch.micro:
         with policy.generating():
             logprobs, _ = completion_logprobs(
@@ -295,12 +289,3 @@ def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
             )
         total += logprobs.sum(dtype=torch.float64).item()
     return total / batch.num_tokens
-
-
-def _reward_drop(seen: Rewards, blank: Rewards) -> tuple[float | None, float | None]:
-    both = seen.valid & blank.valid
-    if not both.any():
-        return None, None
-    paid, lost = seen.total[both], (seen.total - blank.total)[both]
-    widened = torch.cat([lost, paid.max()[None]])
-    return lost.mean().item(), (widened.std() / len(widened) ** 0.5).item()

@@ -15,13 +15,13 @@ from vlmrl.config import Config
 from vlmrl.engines.base import Engine
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
-from vlmrl.forward.packing import pack
+from vlmrl.forward.packing import pack_all
 from vlmrl.models.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.gradient_sums import sum_bytes
 from vlmrl.policy.optimizers import STATE_SIZE
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import decoder_layer_of, tower_of
-from vlmrl.schema import Advantages, Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Completion, MicroBatch, Parsed, Prompt, PromptBatch, Rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,9 @@ def as_gathered(policy: Policy) -> Iterator[None]:
     if policy.config.dtype != "bfloat16":
         yield
         return
-    named = policy.base.named_parameters()
     kept = [
         (p, p.data)
-        for name, p in named
+        for name, p in policy.base.named_parameters()
         if p.requires_grad and decoder_layer_of(name, policy.family)
     ]
     for parameter, data in kept:
@@ -168,9 +167,11 @@ class Forecast:
         gradients = parts["gradients"]
         forward = parts["activations"] + parts["logits"] + parts["gathered"]
         engine = parts["kv cache"] + parts["casts"] + parts["gathered to generate"]
-        updating = gradients + forward if self.accumulated else forward
-        updating = max(updating, gradients + parts["gathered"] + self.recomputed)
-        updating = max(updating, gradients + parts["sums"])
+        updating = max(
+            gradients + forward if self.accumulated else forward,
+            gradients + parts["gathered"] + self.recomputed,
+            gradients + parts["sums"],
+        )
         stays = sum(parts.values()) - gradients - forward - engine - parts["sums"]
         return stays + max(gradients + engine, updating)
 
@@ -213,15 +214,23 @@ def forecast(
     prompt = max(prompts, key=lambda p: len(p.encoded.ids))
     whole = whole or _full(prompt, config.rollout.max_tokens)
     limit = len(whole.token_ids)
-    longest = len(prompt.encoded.ids) + _length(whole)
+    follows = whole.token_ids if whole.suffix is None else whole.suffix.encoded.ids
+    longest = len(prompt.encoded.ids) + len(follows)
     prompts_of_rank = -(-config.rollout.prompts // spread.world)
     teams = max(1, spread.world // config.distributed.sequence_parallel)
     trained = -(-config.rollout.prompts // teams) * config.rollout.group_size
     generated = prompts_of_rank * config.rollout.group_size
     rows = max(1, min(config.optimizer.micro_batch_tokens // longest, trained))
     capacity = spread.capacity or _capacity(policy.device)
-    served = policy if spread.capacity is None else _on_gpu(policy)
-    stays, generating = _engine(engine, policy, served, generated * longest, longest, capacity)
+    if isinstance(engine, VllmOptions):
+        on_gpu = SimpleNamespace(device=torch.device("cuda"), weight_bytes=policy.weight_bytes)
+        served: Any = policy if spread.capacity is None else on_gpu
+        stays, generating = engine.memory(served, capacity)
+    else:
+        most = getattr(engine, "max_num_seqs", None)
+        cached = generated if most is None else min(generated, most)
+        generating = _kv_token(policy) * cached * longest
+        stays = 0 if engine.capabilities.exact else policy.weight_bytes()
     low_memory = config.optimizer.shared_forward == "low_memory"
     activations, again = counter.activations(config, policy, prompt, rows, whole)
     parts = {
@@ -370,22 +379,11 @@ def _full(prompt: Prompt, max_tokens: int) -> Completion:
     return Completion("", nothing, prompt.frame, words, (0.0,) * max_tokens)
 
 
-def _length(completion: Completion) -> int:
-    """Return how many tokens follow the prompt."""
-    suffix = completion.suffix
-    return len(completion.token_ids if suffix is None else suffix.encoded.ids)
-
-
 def _make_micro(prompt: Prompt, prompts: int, each: int, completion: Completion) -> MicroBatch:
     """Return `each` completions like this one for each of `prompts` equal prompts."""
     max_tokens = len(completion.token_ids)
     rollouts = Rollouts(PromptBatch((prompt,) * prompts), ((completion,) * each,) * prompts)
-    shape = rollouts.shape
-    everything = Advantages(
-        torch.ones(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
-    )
-    (batch,) = pack(rollouts, everything, updates=1, micro_tokens=2**62, max_tokens=max_tokens)
-    return batch.micro[0]
+    return pack_all(rollouts, micro_tokens=2**62, max_tokens=max_tokens).micro[0]
 
 
 # ------------------------------------------------------------------------------------- the rest
@@ -405,22 +403,6 @@ def _kv_token(policy: Policy) -> int:
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     size = 2 if policy.config.dtype == "bfloat16" else 4
     return 2 * text.num_hidden_layers * text.num_key_value_heads * width * size
-
-
-def _engine(
-    engine: Engine, policy: Policy, served: Any, tokens: int, longest: int, capacity: int
-) -> tuple[int, int]:
-    """Return the bytes that the engine keeps, and those that it needs only to generate `tokens`."""
-    if isinstance(engine, VllmOptions):
-        return engine.memory(served, capacity)
-    most = getattr(engine, "max_num_seqs", None)
-    cached = _kv_token(policy) * (tokens if most is None else min(tokens, most * longest))
-    return 0 if engine.capabilities.exact else policy.weight_bytes(), cached
-
-
-def _on_gpu(policy: Policy) -> Any:
-    """Return what an engine asks of the policy for its share of memory, as it would be on a GPU."""
-    return SimpleNamespace(device=torch.device("cuda"), weight_bytes=policy.weight_bytes)
 
 
 def cached_completions(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,16 +14,12 @@ from vlmrl.config import ChecksConfig
 from vlmrl.data.prompt import continue_prompt, make_prompt
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
-from vlmrl.forward.packing import pack
+from vlmrl.forward.packing import pack_all
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Advantages, Media, MediaKind, Prompt, PromptBatch, Sample, Truth
+from vlmrl.schema import Media, MediaKind, Prompt, PromptBatch, Sample, Truth
 from vlmrl.schema.media import Audio, Decoded
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
-
-if TYPE_CHECKING:
-    from vlmrl.policy.policy import Policy
-
 
 # --------------------------------------------------------------------------------------------------
 # Parity of engine and trainer: compare their log-probs on the same tokens.
@@ -94,14 +89,7 @@ def measure_parity(
     """
     sampling = Sampling(n=n, max_tokens=max_tokens, temperature=policy.temperature, seed=0)
     rollouts = engine.generate(PromptBatch(tuple(prompts)), sampling)
-    shape = rollouts.shape
-    everything = Advantages(
-        torch.zeros(shape), torch.ones(shape, dtype=torch.bool), torch.ones(shape)
-    )
-    (batch,) = pack(
-        rollouts, everything, updates=1, micro_tokens=8192, max_tokens=sampling.max_tokens
-    )
-    gaps = []
+    batch, gaps = pack_all(rollouts, micro_tokens=8192, max_tokens=max_tokens), []
     for micro in policy.with_old([batch])[0].micro:
         assert micro.old_logprobs is not None
         gaps.append((micro.old_logprobs - micro.sampling_logprobs)[micro.mask].double())
@@ -139,22 +127,16 @@ def make_probe_prompts(policy: Policy, turns: bool = False) -> tuple[Prompt, ...
         parts: tuple[str | Media, ...] = (*(Media(kind, data=b"noise") for _ in shown), question)
         sample = Sample(f"probe-{number}", "probe", parts, Truth())
         made.append(make_prompt(sample, shown, policy.family, policy.processor))
-    return (*made, _second_turn(policy, made[0], observed)) if turns else tuple(made)
-
-
-def _second_turn(policy: Policy, prompt: Prompt, observed: Decoded) -> Prompt:
-    """Return the prompt continued by a turn that asks to see more, and by what it is then shown."""
-    family, processor = policy.family, policy.processor
+    if not turns:
+        return tuple(made)
+    prompt, family, processor = made[0], policy.family, policy.processor
     wish_ids = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
     longer = continue_prompt(prompt, (*wish_ids, policy.stop_ids[0])).encoded
     text = family.reply(processor, ["Here:", observed])
-    shown = family.extend(processor, text, [observed], longer.next_position)
-    return replace(
-        prompt,
-        text=f"{prompt.text}Show me more.{text}",
-        encoded=family.join(longer, shown),
-        media=(*prompt.media, observed),
-    )
+    seen = family.extend(processor, text, [observed], longer.next_position)
+    encoded, shown_media = family.join(longer, seen), (*prompt.media, observed)
+    text = f"{prompt.text}Show me more.{text}"
+    return (*made, replace(prompt, text=text, encoded=encoded, media=shown_media))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -191,28 +173,29 @@ class Checks:
         """
         metrics: dict[str, float] = {}
         if self._parity_due(done):
-            metrics |= self._parity(done)
+            prompts = make_probe_prompts(self.policy, self.turns)
+            prompts += tuple(self.prompts[:PARITY_PROMPTS])
+            parity = measure_parity(self.engine, self.policy, prompts)
+            allowed = self.config.parity_tolerance or tolerance(self.policy)
+            parity.require(allowed, f"parity after {done} steps")
+            metrics |= parity.metrics()
             distributed.barrier()  # the media ablation may set another temperature for all ranks
-        if self.prompts and _due(done, self.config.media_ablation_every):
+        if self._ablation_due(done):
             metrics |= self._ablate_media(done, progress)
         return metrics
 
     def due(self, done: int) -> bool:
         """Return whether a check is due after `done` steps."""
-        ablation = bool(self.prompts) and _due(done, self.config.media_ablation_every)
-        return ablation or self._parity_due(done)
+        return self._ablation_due(done) or self._parity_due(done)
+
+    def _ablation_due(self, done: int) -> bool:
+        every = self.config.media_ablation_every
+        return bool(self.prompts) and every > 0 and done % every == 0
 
     def _parity_due(self, done: int) -> bool:
         every = self.config.parity_every
         wanted = self.config.parity_exact or not self.engine.capabilities.exact
-        return wanted and every > 0 and (done == 1 or _due(done, every))
-
-    def _parity(self, done: int) -> dict[str, float]:
-        prompts = (*make_probe_prompts(self.policy, self.turns), *self.prompts[:PARITY_PROMPTS])
-        parity = measure_parity(self.engine, self.policy, prompts)
-        allowed = self.config.parity_tolerance or tolerance(self.policy)
-        parity.require(allowed, f"parity after {done} steps")
-        return parity.metrics()
+        return wanted and every > 0 and (done == 1 or done % every == 0)
 
     def _ablate_media(self, done: int, progress: float) -> dict[str, float]:
         # A run without media never gets here.
@@ -228,7 +211,3 @@ class Checks:
         if complaint:
             self.tell(f"after {done} steps: {complaint}")
         return reliance.metrics()
-
-
-def _due(done: int, every: int) -> bool:
-    return every > 0 and done % every == 0
