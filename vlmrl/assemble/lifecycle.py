@@ -8,8 +8,8 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +50,7 @@ if TYPE_CHECKING:
 
 def summarise(trainer: Trainer) -> dict[str, Any]:
     """Return evaluations (first, last, best), seconds per phase, peak memory, dropped rows and faults."""
-    evaluations = trainer.evaluations
-    best = trainer.best
-    faults = {
-        f"{source}/{label}": counts["faults"]
-        for (source, label), counts in trainer.scorer.counts.items()
-    }
+    evaluations, best, counts = trainer.evaluations, trainer.best, trainer.scorer.counts
     return {
         "steps": trainer.done,
         "metric": trainer.config.evaluation.metric if trainer.config.evaluation else None,
@@ -67,7 +62,11 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "peak_memory_mb": peak_memory_mb(),
         "parameters": sum(p.numel() for p in trainer.policy.base.parameters()),
         "dropped": dict(trainer.loader.quarantine.counts),
-        "faulted": {name: count for name, count in faults.items() if count},
+        "faulted": {
+            f"{source}/{label}": of["faults"]
+            for (source, label), of in counts.items()
+            if of["faults"]
+        },
     }
 
 
@@ -104,7 +103,11 @@ def naming_lost_ranks() -> Iterator[None]:
         return
     from torch.distributed import DistError
 
-    own = _machine()
+    try:  # containers of one machine share a kernel, but not their processes
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        own = boot, os.readlink("/proc/self/ns/pid")
+    except OSError:  # no Linux: processes of one launcher know each other by process id
+        own = socket.gethostname(), str(os.getppid())
     places = distributed.gather((own, os.getpid()))
     neighbours = {rank: pid for rank, (machine, pid) in enumerate(places) if machine == own}
     try:
@@ -113,27 +116,20 @@ def naming_lost_ranks() -> Iterator[None]:
         if not isinstance(error, DistError) and "gloo" not in str(error):
             raise
         others = {rank: pid for rank, pid in neighbours.items() if rank != distributed.rank()}
-        lost = _wait_for_dead(others) if others else []
-        raise LostRank(_describe(lost, neighbours, str(error))) from error
-
-
-def _machine() -> tuple[str, str]:
-    """Return what processes have in common that know each other by process id."""
-    try:  # containers of one machine share a kernel, but not their processes
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        return boot, os.readlink("/proc/self/ns/pid")
-    except OSError:  # no Linux: processes of one launcher do
-        return socket.gethostname(), str(os.getppid())
-
-
-def _wait_for_dead(processes: dict[int, int]) -> list[int]:
-    """Return the ranks whose processes are gone, as soon as one is; none after `LOOK_S` seconds."""
-    end = time.monotonic() + LOOK_S
-    while True:
-        lost = [rank for rank, pid in processes.items() if _is_dead(pid)]
-        if lost or time.monotonic() > end:
-            return lost
-        time.sleep(0.05)
+        end, lost = time.monotonic() + LOOK_S, list[int]()
+        while others and not lost and time.monotonic() <= end:
+            time.sleep(0.05)
+            lost = [rank for rank, pid in others.items() if _is_dead(pid)]
+        again = "continue from the last checkpoint with resume=auto"
+        if not lost:
+            raise LostRank(
+                f"rank {distributed.rank()} lost another rank ({str(error).splitlines()[0]}); {again}"
+            ) from error
+        who = " and ".join(f"rank {rank} (process {others[rank]})" for rank in lost)
+        raise LostRank(
+            f"{who} ended while rank {distributed.rank()} waited for it; where it gave no reason itself, "
+            f"it was killed (kill -9, or no memory was left); {again}"
+        ) from error
 
 
 def _is_dead(pid: int) -> bool:
@@ -141,17 +137,6 @@ def _is_dead(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def _describe(lost: Sequence[int], processes: dict[int, int], said: str) -> str:
-    again = "continue from the last checkpoint with resume=auto"
-    if not lost:
-        return f"rank {distributed.rank()} lost another rank ({said.splitlines()[0]}); {again}"
-    who = " and ".join(f"rank {rank} (process {processes[rank]})" for rank in lost)
-    return (
-        f"{who} ended while rank {distributed.rank()} waited for it; where it gave no reason itself, it "
-        f"was killed (kill -9, or no memory was left); {again}"
-    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -192,38 +177,21 @@ def train(
             from vlmrl.runs.output.terminal import choose
 
             output = stack.enter_context(choose())
-        say = functools.partial(_say, output)
-        if (
-            distributed.is_main() and not distributed.attempt()
-        ):  # the launcher owns the folder of its run
+        is_main, speaker, copies = distributed.is_main(), output, None
+
+        def say(line: str) -> None:
+            if is_main:
+                speaker.say(Noted(line))
+
+        if is_main and not distributed.attempt():  # the launcher owns the folder of its run
             stack.enter_context(run_lock.own(config.folder))
         if config.run.on_full_disk == "wait":
             stack.enter_context(files.pausing(say))
-        copies = stack.enter_context(_open_mirror(config, say))
+        if config.run.mirror is not None:
+            from vlmrl.runs import mirror
+
+            copies = stack.enter_context(mirror.opened(config, say))
         return _run(config, pools, copies, until, output, write_report)
-
-
-def _open_mirror(
-    config: Config, say: Callable[[str], None]
-) -> AbstractContextManager[Mirror | None]:
-    if config.run.mirror is None:
-        return nullcontext()
-    from vlmrl.runs import mirror
-
-    return mirror.opened(config, say)
-
-
-def _keep_replies(config: Config) -> AbstractContextManager[None]:
-    if not config.models:
-        return nullcontext()
-    from vlmrl.named_models.asked import keeping_replies
-
-    return keeping_replies(run_folder.replies_folder(config.folder))
-
-
-def _say(output: Output, line: str) -> None:
-    if distributed.is_main():
-        output.say(Noted(line))
 
 
 def _run(
@@ -234,7 +202,12 @@ def _run(
     output: Output,
     write_report: Callable[[Path], object] | None,
 ) -> dict[str, Any]:
-    start = distributed.from_main(_resolve(config, copies))
+    start = None
+    if distributed.is_main() or config.run.mirror is None:
+        start = checkpoint.resolve(config.resume, config.folder)
+        if copies is not None and config.resume == "auto":
+            start = copies.restore(start)
+    start = distributed.from_main(start)
     progress = checkpoint.read_progress(start) if start else Progress()
     if progress.phase == "rl" and progress.step >= config.run.steps:
         summary = run_folder.read_summary(config.folder)
@@ -243,7 +216,11 @@ def _run(
             if copies is not None:
                 copies.finish()
             return summary
-    with _keep_replies(config), ExitStack() as stack, Interrupt() as interrupt:
+    with ExitStack() as stack, Interrupt() as interrupt:
+        if config.models:
+            from vlmrl.named_models.asked import keeping_replies
+
+            stack.enter_context(keeping_replies(run_folder.replies_folder(config.folder)))
         trainer = build_trainer(config, start, progress, stack, pools, output)
         trainer.checkpoints.mirror = copies
         if until is not None:
@@ -264,14 +241,6 @@ def _run(
     if copies is not None and copies.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
-
-
-def _resolve(config: Config, copies: Mirror | None) -> Path | None:
-    """Return the checkpoint that the run goes on from; None to start anew, and where the main rank tells."""
-    if config.run.mirror is not None and not distributed.is_main():
-        return None
-    start = checkpoint.resolve(config.resume, config.folder)
-    return copies.restore(start) if copies is not None and config.resume == "auto" else start
 
 
 def run_cold_start(

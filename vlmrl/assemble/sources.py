@@ -40,7 +40,8 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
     # A plain run loads half of the package: benchmarks and their rules only where a config names one.
     from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 
-    benchmark = open_benchmark(chosen.name, _benchmark_path(chosen))
+    path = chosen.path or str(Path("data") / chosen.name.partition(":")[0])
+    benchmark = open_benchmark(chosen.name, path)
     card = BenchmarkCard(benchmark, chosen.protocol)
     rows = card.rows(benchmark.split)
     if rows.published != benchmark.count and chosen.limit is None:
@@ -59,10 +60,6 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
         access=Access(root=card.media_root()),
         reading=reading_of(config.data),
     )
-
-
-def _benchmark_path(chosen: BenchmarkConfig) -> str:
-    return chosen.path or str(Path("data") / chosen.name.partition(":")[0])
 
 
 def _benchmarks(config: Config) -> Sequence[BenchmarkConfig]:
@@ -148,13 +145,11 @@ def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]
 def instruct_by_source(config: Config) -> dict[str, bool]:
     """Return by source name whether the template's instruction is appended to its questions."""
     instructed = {s.label: s.instruct for _, s in reversed(_named(config))}
-    return instructed | {b.name: _instructs(b) for b in _benchmarks(config)}
+    if benchmarks := _benchmarks(config):
+        from vlmrl.benchmarking.base import OURS  # see `_open_benchmark`
 
-
-def _instructs(chosen: BenchmarkConfig) -> bool:
-    from vlmrl.benchmarking.base import OURS
-
-    return chosen.protocol == OURS
+        instructed |= {b.name: b.protocol == OURS for b in benchmarks}
+    return instructed
 
 
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:

@@ -24,13 +24,14 @@ def find_run(model: str) -> tuple[Path | None, Path | None]:
     path = Path(model)
     if (path / "config.json").is_file() and (path / "checkpoints").is_dir():
         return path, _best_checkpoint(path)
-    if (path / "trainer").is_dir() and (damage := checkpoint.damage_of(path)):
+    if not (path / "trainer").is_dir():
+        return None, None
+    if damage := checkpoint.damage_of(path):
         raise UserError(
             f"{path} is damaged: {damage}; take another checkpoint, or the run's folder"
         )
-    if (path / "trainer").is_dir() and (path.absolute().parents[1] / "config.json").is_file():
-        return path.absolute().parents[1], path
-    return None, None
+    run = path.absolute().parents[1]
+    return (run, path) if (run / "config.json").is_file() else (None, None)
 
 
 def read_config(run: Path) -> Config:

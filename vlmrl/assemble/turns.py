@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import plugins
-from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
+from vlmrl.config import Config, SourceConfig, TurnsConfig
 from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
 from vlmrl.media.access import Access
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def with_tools(config: Config, engine: Engine) -> Engine:
     """Return the engine, with a driver around it where a source names tools or an environment."""
-    acting = _acting(config)
+    acting = [source for source in config.named_sources if source.acts]
     if not acting:
         return engine
     access = {source.label: access_to(source, config.data) for source in acting}
@@ -55,12 +55,13 @@ def drive(
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:
     """Return by source the functions that its prompts offer, where `instruct` is on."""
     instructed = {source.label for source in config.named_sources if source.instruct}
-    return {s.label: schemas_of(s, space) for s in _acting(config) if s.label in instructed}
+    acting = [source for source in config.named_sources if source.acts]
+    return {s.label: schemas_of(s, space) for s in acting if s.label in instructed}
 
 
 def schemas_of(source: SourceConfig, space: Space) -> tuple[Mapping[str, Any], ...]:
     """Return a source's actions and tools in OpenAI's form, for a policy that writes in this space."""
-    tools, environment = _build(source.tools), _environment(source)
+    tools, environment = _build(source)
     own: list[dict[str, Any]] = []
     if environment is not None:
         own, tools = environment.schemas(space), [*environment.tools(), *tools]
@@ -83,24 +84,17 @@ def opened_tools(
         }
 
 
-def _acting(config: Config) -> list[SourceConfig]:
-    return [source for source in config.named_sources if source.acts]
-
-
 def _open(source: SourceConfig, turns: TurnsConfig, access: Access, space: Space) -> Runner:
     from vlmrl.interaction.tools import Toolbox
     from vlmrl.interaction.worlds import Worlds
 
-    tools, environment = _build(source.tools), _environment(source)
+    tools, environment = _build(source)
     if environment is None:
         return Toolbox(tools, space, turns.workers, access=access)
     return Worlds(environment, tools, space, turns.workers, access=access)
 
 
-def _environment(source: SourceConfig) -> Environment | None:
-    named = source.environment
-    return plugins.build("environment", named.name, named.options) if named else None
-
-
-def _build(refs: Sequence[PluginRef]) -> list[Tool]:
-    return [plugins.build("tool", ref.name, ref.options) for ref in refs]
+def _build(source: SourceConfig) -> tuple[list[Tool], Environment | None]:
+    tools, named = source.tools, source.environment
+    environment = plugins.build("environment", named.name, named.options) if named else None
+    return [plugins.build("tool", ref.name, ref.options) for ref in tools], environment

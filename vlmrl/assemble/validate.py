@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import config, plugins
-from vlmrl.config import Config, NamedModel, SourceConfig, whole
+from vlmrl.config import Config, NamedModel, PluginRef, whole
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data import example_data
 from vlmrl.data.card import read_split
@@ -131,8 +131,12 @@ def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSou
     for node, below in itertools.zip_longest(cls.body, cls.body[1:]):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        if "ClassVar" in ast.unparse(node.annotation) or _is_hidden(node.value):
+        if "ClassVar" in ast.unparse(node.annotation):
             continue
+        if isinstance(node.value, ast.Call) and any(
+            k.arg == "init" and ast.unparse(k.value) == "False" for k in node.value.keywords
+        ):
+            continue  # `field(..., init=False)` is no argument
         described = ""
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             described = inspect.cleandoc(str(below.value.value))
@@ -140,27 +144,17 @@ def _fields(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[str, OptionSou
         yield node.target.id, OptionSource(type_, default, described)
 
 
-def _is_hidden(value: ast.expr | None) -> bool:
-    """Return whether a field is no argument: `field(..., init=False)`."""
-    return isinstance(value, ast.Call) and any(
-        k.arg == "init" and ast.unparse(k.value) == "False" for k in value.keywords
-    )
-
-
 def _type(module: _Module, node: ast.expr) -> str:
     """Return a type as one writes it: `float`, `str | None`, `'a' | 'b'` for a Literal."""
     if isinstance(node, ast.BinOp):
         return f"{_type(module, node.left)} | {_type(module, node.right)}"
-    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
-        choices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return " | ".join(ast.unparse(choice) for choice in choices)
     if isinstance(node, ast.Subscript):
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return f"{ast.unparse(node.value)}[{', '.join(_type(module, each) for each in inner)}]"
-    if isinstance(node, ast.Name | ast.Attribute) and (
-        definition := _home(module, ast.unparse(node))
-    ):
-        home, name = definition
+        if (generic := ast.unparse(node.value)) == "Literal":
+            return " | ".join(map(ast.unparse, inner))
+        return f"{generic}[{', '.join(_type(module, each) for each in inner)}]"
+    if isinstance(node, ast.Name | ast.Attribute):
+        home, name = _home(module, ast.unparse(node)) or (module, "")
         if name in home.values:
             return _type(home, home.values[name])
     return ast.unparse(node)
@@ -231,11 +225,7 @@ def validate(config: Config) -> None:
             raise UserError(f"{where}{error}") from error
     sampler = config.data.sampler
     _check_part("data.sampler", "sampler", sampler.name, sampler.options)
-    for number, strategy in enumerate(config.strategies):
-        where = f"strategies.{number}"
-        if strategy in config.strategies[:number]:
-            raise UserError(f"{where}: strategy {strategy.name!r} is named twice")
-        _check_part(where, "strategy", strategy.name, strategy.options)
+    _check_parts("strategies", "strategy", config.strategies)
     refuse_parts(config)
     for name, options in config.tracking.items():
         if isinstance(options, dict):
@@ -272,18 +262,16 @@ def _check_sources(config: Config) -> None:
     for source in config.named_sources:
         open_card(source.card, source.options)
         read_template(source)
-        _check_acting(source)
+        where = f"source {source.label!r}"
+        _check_parts(f"{where}, tools", "tool", source.tools)
+        if (world := source.environment) is not None:
+            _check_part(f"{where}, environment", "environment", world.name, world.options)
         for split in filter(None, (source.split, source.few_shot)):
             read_split(split)
         read_condition(source)
         rewards = config.rewards_of(source)
-        reward_components.check_joined(
-            [
-                reward_components.resolve(reward, progress)
-                for reward in rewards
-                for progress in reward_components.moments(reward)
-            ]
-        )
+        moments = [(reward, at) for reward in rewards for at in reward_components.moments(reward)]
+        reward_components.check_joined([reward_components.resolve(*each) for each in moments])
         form_of(rewards)
 
 
@@ -339,16 +327,13 @@ def _check_part(key: str, kind: str, name: str, options: Mapping[str, Any] | Non
         raise UserError(f"{key}: {error}") from error
 
 
-def _check_acting(source: SourceConfig) -> None:
-    """Check the tools and the environment of a source."""
-    for number, tool in enumerate(source.tools):
-        where = f"source {source.label!r}, tools.{number}"
-        if tool in source.tools[:number]:
-            raise UserError(f"{where}: tool {tool.name!r} is named twice")
-        _check_part(where, "tool", tool.name, tool.options)
-    if (world := source.environment) is not None:
-        where = f"source {source.label!r}, environment"
-        _check_part(where, "environment", world.name, world.options)
+def _check_parts(key: str, kind: str, parts: Sequence[PluginRef]) -> None:
+    """Check a list of parts, of which none may be there twice."""
+    for number, part in enumerate(parts):
+        where = f"{key}.{number}"
+        if part in parts[:number]:
+            raise UserError(f"{where}: {kind} {part.name!r} is named twice")
+        _check_part(where, kind, part.name, part.options)
 
 
 def _check_model(path: str) -> None:
