@@ -11,6 +11,7 @@ kill (a verifier's call is then repeated); one that is set back spares none, sin
 from __future__ import annotations
 
 import atexit
+import contextlib
 import faulthandler
 import functools
 import logging
@@ -46,6 +47,11 @@ TOO_MUCH_MEMORY = 88
 """Exit code of a worker whose call needed more memory than it may take."""
 LEFT = 89
 """Exit code of a worker whose call left with 0: pebble would wait for the deadline of such a call."""
+DEATHS = {
+    TOO_MUCH_MEMORY: "it may not take that much memory (scoring.worker_memory_mb, memory_mb of tools)",
+    LEFT: "exit code 0",
+}
+"""What is said of an exit code, if it is more than the code."""
 
 HOPELESS = (
     "worker processes end before they have done a call; is there memory left? A script that is run "
@@ -124,7 +130,10 @@ class DeadlinePool:
         Raises:
             UserError: the workers end again and again before they have done anything.
         """
-        call = _Call(function, arguments, deadline, _here())
+        folder = None
+        with contextlib.suppress(OSError):  # it was removed
+            folder = os.getcwd()
+        call = _Call(function, arguments, deadline, folder)
         with self._lock:
             if self._fruitless > MAX_REBUILT:
                 raise UserError(HOPELESS)
@@ -155,8 +164,11 @@ class DeadlinePool:
     def _start(self) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise SystemExit(1)  # a worker imports a script without a guard; its owner says so
+        has_server = "forkserver" in multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if has_server else "spawn")
+        context.set_forkserver_preload(PRELOADED)
         prepare = functools.partial(_prepare, self.prepare, self.max_memory)
-        self._pool = _start(self.workers, prepare)
+        self._pool = ProcessPool(self.workers, MAX_CALLS, prepare, context=context)
         threading.Thread(target=self._watch, args=(self._pool,), daemon=True).start()
 
     def _stop(self) -> None:
@@ -210,9 +222,9 @@ class DeadlinePool:
         again = [call for call in self._calls if call.begun == 1]
         lost = [call for call in self._calls if call.begun > 1]
         log.warning(
-            "the worker processes of a pool died; they were started again: %d calls repeated, %d "
-            "given up", len(again), len(lost),
-        )  # fmt: skip
+            "the worker processes of a pool died; they were started again: "
+            f"{len(again)} calls repeated, {len(lost)} given up"
+        )
         for call in again:
             self._begin(call)
         self._give_up(lost, "the worker processes died twice")
@@ -246,7 +258,9 @@ def result(future: Future[Any]) -> Any:
     if isinstance(error, TooLate):
         raise error
     if isinstance(error, ProcessExpired):
-        raise CallFailed(f"its process died: {_death(error.exitcode)}") from error
+        code = error.exitcode or 0
+        death = signal.Signals(-code).name if code < 0 else DEATHS.get(code, f"exit code {code}")
+        raise CallFailed(f"its process died: {death}") from error
     if isinstance(error, BrokenProcessPool | CallFailed):
         raise CallFailed(str(error)) from error
     raise CallFailed(f"{type(error).__name__}: {error}") from error
@@ -269,20 +283,6 @@ def _is_whole(pool: ProcessPool) -> bool:
         return bool(pool.active)
     except (BrokenProcessPool, RuntimeError):  # it could not be started
         return False
-
-
-def _here() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return None
-
-
-def _start(workers: int, prepare: Callable[[], None]) -> ProcessPool:
-    has_server = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if has_server else "spawn")
-    context.set_forkserver_preload(PRELOADED)
-    return ProcessPool(workers, MAX_CALLS, prepare, context=context)
 
 
 # ------------------------------------------------------------------------------------ in the worker
@@ -334,13 +334,3 @@ def _leave(status: int) -> NoReturn:
 @functools.cache
 def _nowhere() -> IO[str]:
     return open(os.devnull, "w")
-
-
-def _death(code: int | None) -> str:
-    if code == TOO_MUCH_MEMORY:
-        return "it may not take that much memory (scoring.worker_memory_mb, memory_mb of tools)"
-    if code == LEFT:
-        return "exit code 0"
-    if code is not None and code < 0:
-        return signal.Signals(-code).name
-    return f"exit code {code}"

@@ -118,8 +118,7 @@ def session(timeout_s: float, sequence_parallel: int = 1, replicas: int = 1) -> 
             of a machine, or `replicas` all of them.
     """
     global _rank, _world, _sequence, _replicas
-    _require_groups(sequence_parallel, os.environ)
-    _require_replicas(replicas, os.environ)
+    _require_divisors(sequence_parallel, replicas)
     if not launched():
         yield
         return
@@ -141,7 +140,10 @@ def session(timeout_s: float, sequence_parallel: int = 1, replicas: int = 1) -> 
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(backend, timeout=timeout)
     _rank, _world = dist.get_rank(), dist.get_world_size()
-    _sequence = sequence_parallel, _join_sequence_group(sequence_parallel, timeout)
+    if sequence_parallel > 1:
+        firsts = range(0, _world, sequence_parallel)
+        groups = [dist.new_group(range(n, n + sequence_parallel), timeout=timeout) for n in firsts]
+        _sequence = sequence_parallel, groups[_rank // sequence_parallel]
     _replicas = replicas
     yield
     dist.barrier()
@@ -161,35 +163,20 @@ def warn_of_network(environment: Mapping[str, str]) -> str | None:
     )
 
 
-def _require_groups(parts: int, environment: Mapping[str, str]) -> None:
-    number = int(environment.get("WORLD_SIZE", "1"))
-    here = int(environment.get("LOCAL_WORLD_SIZE", number))
+def _require_divisors(parts: int, replicas: int) -> None:
+    number = int(os.environ.get("WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", number))
     if here % parts:
         where = "" if here == number else " on each machine"
         raise UserError(
             f"distributed.sequence_parallel: expected a divisor of the number of processes{where} "
             f"({here}), got {parts}"
         )
-
-
-def _require_replicas(replicas: int, environment: Mapping[str, str]) -> None:
-    number = int(environment.get("WORLD_SIZE", "1"))
     if number > 1 and replicas > 1 and (number % replicas or number == replicas):
         raise UserError(
             f"distributed.replicas: expected a divisor of the number of processes ({number}) that leaves "
             f"each replica at least 2, got {replicas}"
         )
-
-
-def _join_sequence_group(parts: int, timeout: timedelta) -> Any:
-    """Return this rank's group of as many consecutive ranks; None if that is this rank alone."""
-    if parts == 1:
-        return None
-    import torch.distributed as dist
-
-    firsts = range(0, _world, parts)
-    groups = [dist.new_group(range(n, n + parts), timeout=timeout) for n in firsts]
-    return groups[_rank // parts]
 
 
 @contextmanager
@@ -254,9 +241,8 @@ def gather_arrays(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     shares = _gather_equal(np.frombuffer(content.ljust(most, b"\0"), np.uint8))
     for of_rank, share in zip(lengths, shares, strict=True):
         ends = np.cumsum(of_rank * widths)
-        parts = np.split(share[: ends[-1]], ends[:-1])
-        kinds = [array.dtype for array in arrays]
-        by_rank.append([part.view(kind) for part, kind in zip(parts, kinds, strict=True)])
+        parts = zip(np.split(share[: ends[-1]], ends[:-1]), arrays, strict=True)
+        by_rank.append([part.view(own.dtype) for part, own in parts])
     return by_rank
 
 

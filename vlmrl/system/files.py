@@ -100,7 +100,9 @@ def persist(path: Path, write: Callable[[], None], said: str = SAID, again: bool
             if reason is None:
                 raise
             line = said.format(path=path, reason=f"{reason}{describe_free(path)}")
-            if not (again and _is_full(error) and _wait(line, first)):
+            # Of torch, which does not say it, a lack of room is assumed.
+            is_full = error.errno in FULL if isinstance(error, OSError) else True
+            if not (again and is_full and _wait(line, first)):
                 raise UserError(line) from error
             first = False
 
@@ -114,11 +116,6 @@ def reason_of(error: Exception) -> str | None:
         return None
     first = words.splitlines()[0]
     return first if SIGNS[-1] in first else f"the disk took no more ({first})"
-
-
-def _is_full(error: Exception) -> bool:
-    """Return whether the reason is a lack of room; of torch, which does not say, it is assumed."""
-    return error.errno in FULL if isinstance(error, OSError) else reason_of(error) is not None
 
 
 def free_bytes(path: Path) -> int | None:
@@ -180,10 +177,9 @@ def write_checksums(folder: Path, home: Path, known: Mapping[str, Stated] | None
 
     `known` are those of files that need not be read again, by their path in `folder`.
     """
-    target, known = home / NAME, known or {}
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != target]
-    names = {path.relative_to(folder).as_posix(): path for path in files}
-    stated = {name: known.get(name) or describe(path) for name, path in names.items()}
+    target, stated = home / NAME, {**(known or {})}
+    files = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
+    stated = {n: stated.get(n) or describe(path) for n, path in files.items() if path != target}
     target.write_text(json.dumps(stated, indent=1))
 
 
@@ -196,8 +192,11 @@ def find_damage(folder: Path, home: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        stated = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in _load(path).items()}
+        tree = json.loads(path.read_bytes())
+        stated = {str(name): (int(f["bytes"]), str(f["sha256"])) for name, f in tree.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        stated = {}
+    if not stated:
         return f"{path} cannot be read"
     for name, (size, digest) in stated.items():
         file = folder / name
@@ -213,31 +212,16 @@ def find_damage(folder: Path, home: Path) -> str | None:
 def hash_weights(folder: Path) -> str | None:
     """Return the SHA-256 of a folder's weights, all files in turn; None if it has none, as for a hub name."""
     files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        return None
+    return _hash(*files) if files else None
+
+
+def _hash(*paths: Path) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        _feed(digest, path)
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
     return digest.hexdigest()
-
-
-def _load(path: Path) -> dict[str, dict[str, str]]:
-    loaded = json.loads(path.read_bytes())
-    if not isinstance(loaded, dict) or not loaded:
-        raise ValueError("expected a JSON object of files")
-    return loaded
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    _feed(digest, path)
-    return digest.hexdigest()
-
-
-def _feed(digest: hashlib._Hash, path: Path) -> None:
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -263,19 +247,15 @@ def writing(path: Path) -> Iterator[None]:
         reason = reason_of(error)
         if reason is None:
             raise
-        raise UserError(f"{path}: cannot be written: {reason}{describe_free(path)}") from error
+        raise UserError(SAID.format(path=path, reason=f"{reason}{describe_free(path)}")) from error
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
     """Write a file whole or not at all; make the folders above it."""
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(data)
-
-    return write_whole(path, write)
+    return write_whole(path, lambda temporary: temporary.write_bytes(data))
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> Path:
+def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     """Let `write` make a file under another name, then give it its own; make the folders above it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
 

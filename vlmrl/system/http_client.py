@@ -57,9 +57,9 @@ def request(
     """
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"Content-Type": "application/json"} | (
-        {"Authorization": f"Bearer {token}"} if token else {}
-    )
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     body = None if tree is None else json.dumps(tree).encode()
     end = time.monotonic() + seconds
@@ -72,7 +72,11 @@ def request(
         late.start()
         connection.request(method, path, body, headers)
         if look is not None:
-            _wait(connection.sock, end, look)
+            poll = select.poll()
+            poll.register(connection.sock, select.POLLIN)
+            # Until the reply begins, or the connection is cut.
+            while not poll.poll(1000 * LOOK_S) and time.monotonic() < end:
+                look()
         response = connection.getresponse()
         data = response.read(None if max_bytes is None else max_bytes + 1)
     except (OSError, http.client.HTTPException) as error:
@@ -86,16 +90,6 @@ def request(
     if time.monotonic() >= end:  # what was read may have been cut
         raise NoReply(f"no reply within {seconds:.3g} s", late=True)
     return HttpReply(response.status, dict(response.headers), data)
-
-
-def _wait(sock: socket.socket, end: float, look: Callable[[], None]) -> None:
-    """Return when the reply begins, or the connection is cut."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    while not poll.poll(1000 * LOOK_S):
-        if time.monotonic() >= end:
-            return
-        look()
 
 
 def _cut(sock: socket.socket) -> None:

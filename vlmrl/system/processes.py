@@ -53,9 +53,6 @@ def limit_memory(size: int) -> None:
 @contextmanager
 def memory_ceiling(size: int) -> Iterator[None]:
     """Make allocations of more than `size` bytes fail inside the block."""
-    if sys.platform != "linux":
-        yield
-        return
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -94,10 +91,10 @@ def end_with(parent: int, last: Callable[[], None] | None = None) -> None:
 
 def end_if_asked() -> None:
     """From now on, let this process and those that it starts live no longer than the one in `PARENT`."""
+
+    def end_group() -> None:
+        if os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+
     if PARENT in os.environ:
-        end_with(int(os.environ[PARENT]), _end_group)
-
-
-def _end_group() -> None:
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
+        end_with(int(os.environ[PARENT]), end_group)
