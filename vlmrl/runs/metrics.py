@@ -70,12 +70,12 @@ def of_algorithms() -> dict[str, str]:
 
 def of_samplers_and_strategies() -> dict[str, str]:
     """Return the lines on the curves that only single samplers and strategies have."""
-    parts = [
-        curves
+    return {
+        name: line
         for kind in ("sampler", "strategy")
         for curves in plugins.stated(kind, "curves").values()
-    ]
-    return {name: line for curves in parts for name, line in curves.items()}
+        for name, line in curves.items()
+    }
 
 
 def describe(name: str) -> str | None:
@@ -93,7 +93,14 @@ def find(name: str) -> tuple[str, str] | None:
     kind, _, rest = name.partition("/")
     if kind not in ("sft", "evaluation"):
         return _nearest(_of_step(), name)
-    entry = _nearest(SFT, rest) if kind == "sft" else _of_evaluation(rest)
+    if kind == "sft":
+        entry = _nearest(SFT, rest)
+    else:  # the name of an evaluation's metric begins with the completions that it is of
+        begins = (key.removesuffix("<metric>") for key in EVALUATION if key.endswith("/<metric>"))
+        of = next((begin for begin in begins if "<" not in begin and rest.startswith(begin)), "")
+        modes = {key: line for key, line in STEP.items() if key.startswith("mode/")}
+        entry = _nearest({**modes, **EVALUATION}, rest.removeprefix(of))
+        kind = f"evaluation/{of}".rstrip("/")
     return entry and (f"{kind}/{entry[0]}", entry[1])
 
 
@@ -131,15 +138,6 @@ def step_seconds(line: Mapping[str, Any]) -> float:
     return sum(line.get(f"time/{phase}") or 0.0 for phase in PHASES)
 
 
-def _of_evaluation(name: str) -> tuple[str, str] | None:
-    """Return the entry of an evaluation's metric; its name begins with the completions that it is of."""
-    begins = (key.removesuffix("<metric>") for key in EVALUATION if key.endswith("/<metric>"))
-    of = next((begin for begin in begins if "<" not in begin and name.startswith(begin)), "")
-    modes = {key: line for key, line in STEP.items() if key.startswith("mode/")}
-    entry = _nearest({**modes, **EVALUATION}, name.removeprefix(of))
-    return entry and (f"{of}{entry[0]}", entry[1])
-
-
 @functools.cache
 def _of_step() -> dict[str, str]:
     return STEP | of_algorithms() | of_samplers_and_strategies()
@@ -150,7 +148,7 @@ def _pattern_of(name: str) -> tuple[str, tuple[str, ...]]:
     """Return the table's name of a metric of a step, and what stands for each `<...>` in it."""
     if name in STEP:
         return name, ()
-    matches = ((key, _match(key, name)) for key in STEP if "<" in key)
+    matches = ((key, _compiled(key).fullmatch(name)) for key in STEP if "<" in key)
     return next(((key, match.groups()) for key, match in matches if match), (name, ()))
 
 
@@ -158,11 +156,7 @@ def _nearest(lines: Mapping[str, str], name: str) -> tuple[str, str] | None:
     """Return the entry of this very name, else the first whose pattern fits."""
     if name in lines:
         return name, lines[name]
-    return next(((key, line) for key, line in lines.items() if _match(key, name)), None)
-
-
-def _match(pattern: str, name: str) -> re.Match[str] | None:
-    return _compiled(pattern).fullmatch(name)
+    return next(((k, line) for k, line in lines.items() if _compiled(k).fullmatch(name)), None)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
@@ -87,13 +87,8 @@ def gather_groups(
         return tuple(home[number] for number in range(len(batch)))
     if not whole:
         return _gather_numbers(batch, home)
-    written: dict[int, tuple[Completion, ...]] = {}
-    own = {
-        p: tuple(completion.without_media() for completion in group) for p, group in home.items()
-    }
-    for share in distributed.gather(own):
-        written |= share
-    written |= home
+    own = {p: tuple(c.without_media() for c in group) for p, group in home.items()}
+    written = ChainMap({**home}, *distributed.gather(own))
     return tuple(written[number] for number in range(len(batch)))
 
 

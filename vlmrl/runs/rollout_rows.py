@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import io
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from vlmrl.schema import (
     Verdict,
 )
 from vlmrl.schema.media import Audio, Video
+from vlmrl.schema.turns import Call
 from vlmrl.system.files import write_bytes
 from vlmrl.truths.json_form import marks, to_json
 
@@ -74,7 +75,19 @@ class TrainerLogprobs:
             yield
         finally:
             policy.observe = None
-        self.by_place = self._places(rollouts)
+        numbers = {id(prompt): p for p, prompt in enumerate(rollouts.batch.prompts)}
+        noted = {
+            (numbers[id(prompt)], ids): values
+            for prompt, ids, values in self._noted
+            if id(prompt) in numbers
+        }
+        # Equal completions of a prompt have equal log-probs.
+        self.by_place = {
+            (p, g): noted[p, completion.token_ids]
+            for p in sorted({p for p, _ in noted})
+            for g, completion in enumerate(rollouts.completions[p])
+            if (p, completion.token_ids) in noted
+        }
         self._noted.clear()
 
     def _note(self, micro: MicroBatch, logprobs: torch.Tensor) -> None:
@@ -86,22 +99,6 @@ class TrainerLogprobs:
                 ids = tuple(micro.token_ids[row].cpu()[mask].tolist())
                 numbers = values[row][mask].tolist()
                 self._noted.append((micro.prompts[group[row]], ids, numbers))
-
-    def _places(self, rollouts: Rollouts) -> dict[Place, list[float]]:
-        """Return what was noted by place; equal completions of a prompt have equal log-probs."""
-        numbers = {id(prompt): p for p, prompt in enumerate(rollouts.batch.prompts)}
-        noted = {
-            (numbers[id(prompt)], ids): values
-            for prompt, ids, values in self._noted
-            if id(prompt) in numbers
-        }
-        by_place = {}
-        for p in sorted({p for p, _ in noted}):
-            for g, completion in enumerate(rollouts.completions[p]):
-                values = noted.get((p, completion.token_ids))
-                if values is not None:
-                    by_place[p, g] = values
-        return by_place
 
 
 def token_row(tokenizer: Any, completions: Sequence[Completion], prompt: Prompt) -> dict[str, Any]:
@@ -115,7 +112,9 @@ def token_row(tokenizer: Any, completions: Sequence[Completion], prompt: Prompt)
         "completions": [
             {
                 "texts": tokenizer.batch_decode([[token] for token in completion.token_ids]),
-                "engine": _engine(completion),
+                "engine": rounded(completion.logprobs)
+                if completion.origin == "policy" and completion.logprobs
+                else None,
                 "trainer": None,
             }
             for completion in completions
@@ -126,11 +125,6 @@ def token_row(tokenizer: Any, completions: Sequence[Completion], prompt: Prompt)
 def rounded(values: Sequence[float]) -> list[float | None]:
     """Return log-probs as they are stored; one that is not finite is null."""
     return [round(v, DECIMALS) if v - v == 0 else None for v in values]
-
-
-def _engine(completion: Completion) -> list[float | None] | None:
-    known = completion.origin == "policy" and completion.logprobs
-    return rounded(completion.logprobs) if known else None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -164,7 +158,12 @@ def rows(
         prompt = rollouts.batch.prompts[p]
         completions = [
             {
-                **_completion(completion, rewards.verdicts[p][g]),
+                "text": completion.text,
+                "thought": completion.parsed.thought,
+                "answer": completion.answer,
+                "finish_reason": completion.finish_reason,
+                "tokens": len(completion.token_ids),
+                "verdicts": {name: _fields(of) for name, of in rewards.verdicts[p][g].items()},
                 **_segments(media_folder, completion),
                 "reward": totals[p][g],
                 "valid": valid[p][g],
@@ -187,37 +186,19 @@ def _mean_of(advantage: float | list[float], completion: Completion) -> float:
 
 def _prompt(media_folder: Path, prompt: Prompt) -> Row:
     sample = prompt.sample
+    system = [{"role": "system", "text": sample.system, "media": 0}] if sample.system else []
+    turns = [{"role": t.role, "text": t.text, "media": len(t.media)} for t in prompt.turns]
     return {
         "id": sample.id,
         "source": sample.source,
         "question": sample.text,
-        "turns": _turns(prompt),
+        "turns": system + turns,
         "prompt": prompt.text,
         "template": sample.template if isinstance(sample.template, str) else None,
         "media": store_media(media_folder, sample, prompt.media),
         "frame": to_json(prompt.frame),
         "main_medium": sample.main_medium,
         "truth": to_json(sample.truth),
-    }
-
-
-def _turns(prompt: Prompt) -> list[Row]:
-    """Return role, text and number of media of the turns before the question."""
-    system = prompt.sample.system
-    first = [{"role": "system", "text": system, "media": 0}] if system else []
-    return first + [
-        {"role": turn.role, "text": turn.text, "media": len(turn.media)} for turn in prompt.turns
-    ]
-
-
-def _completion(completion: Completion, verdicts: Mapping[str, Verdict]) -> Row:
-    return {
-        "text": completion.text,
-        "thought": completion.parsed.thought,
-        "answer": completion.answer,
-        "finish_reason": completion.finish_reason,
-        "tokens": len(completion.token_ids),
-        "verdicts": {name: _verdict(verdict) for name, verdict in verdicts.items()},
     }
 
 
@@ -233,10 +214,7 @@ def _segments(folder: Path, completion: Completion) -> Row:
                 "tokens": len(segment.token_ids),
                 **({"shared": True} if segment.shared else {}),
                 "media": [_store_medium(folder, medium) for medium in segment.media],
-                "calls": [
-                    {f.name: to_json(getattr(call, f.name)) for f in dataclasses.fields(call)}
-                    for call in segment.calls
-                ],
+                "calls": [_fields(call) for call in segment.calls],
                 "reward": segment.reward,
                 "metrics": dict(segment.metrics),
             }
@@ -245,8 +223,8 @@ def _segments(folder: Path, completion: Completion) -> Row:
     }
 
 
-def _verdict(verdict: Verdict) -> Row:
-    return {f.name: to_json(getattr(verdict, f.name)) for f in dataclasses.fields(verdict)}
+def _fields(value: Verdict | Call) -> Row:
+    return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
 def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
@@ -265,48 +243,47 @@ def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Ro
             "start": medium.start,
             "end": medium.end,
             "thumbnail": _store_medium(folder, content),
-            **(_store_video(folder, content, times) if isinstance(content, Video) else {}),
+            **(store_video(folder, content, times) if isinstance(content, Video) else {}),
         }
         for medium, content in zip(media, shown, strict=True)
     ]
 
 
-def _store_video(folder: Path, video: Video, times: Sequence[float]) -> Row:
-    heard = {} if video.audio is None else {"sound": _store_audio(folder, video.audio)}
-    return {**store_video(folder, video, times), **heard}
-
-
 def _store_medium(folder: Path, medium: Any) -> str | None:
-    """Store an image or audio and return its file name in `folder`; None for other media."""
+    """Store an image or audio and return its file name in `folder`; None for other media.
+
+    Images are scaled down. Audio is 16-bit WAV, clipped at full scale.
+    """
     if isinstance(medium, Audio):
-        return _store_audio(folder, medium)
-    return _store_thumbnail(folder, medium) if isinstance(medium, Image.Image) else None
+        sound = medium
 
+        def write_sound(file: io.BytesIO) -> None:
+            import soundfile  # with the extra `audio`, which whoever decoded this has
 
-def _store_audio(folder: Path, audio: Audio) -> str:
-    """Store audio once, as 16-bit WAV (clipped at full scale); return its file name."""
-    name = f"{hashlib.sha256(audio.samples.tobytes()).hexdigest()[:24]}.wav"
-    if not (folder / name).exists():
-        import soundfile  # with the extra `audio`, which whoever decoded this has
+            soundfile.write(file, sound.samples, sound.rate, format="WAV", subtype="PCM_16")
 
-        data = io.BytesIO()
-        soundfile.write(data, audio.samples, audio.rate, format="WAV", subtype="PCM_16")
-        write_bytes(folder / name, data.getvalue())
-    return name
+        digest = hashlib.sha256(sound.samples.tobytes()).hexdigest()
+        return _store(folder / f"{digest[:24]}.wav", write_sound)
+    if not isinstance(medium, Image.Image):
+        return None
+    image, is_small = medium, medium.width * medium.height <= 256 * 256
 
-
-def _store_thumbnail(folder: Path, image: Image.Image) -> str:
-    """Store an image once, scaled down; return its file name in `folder`."""
-    content = repr((image.mode, image.size)).encode() + image.tobytes()
-    small = image.width * image.height <= 256 * 256
-    name = f"{hashlib.sha256(content).hexdigest()[:24]}.{'png' if small else 'jpg'}"
-    if not (folder / name).exists():
+    def write_thumbnail(file: io.BytesIO) -> None:
         view = image.convert("RGB")
         view.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-        data = io.BytesIO()
-        view.save(data, format="PNG" if small else "JPEG", quality=88)
-        write_bytes(folder / name, data.getvalue())
-    return name
+        view.save(file, "PNG" if is_small else "JPEG", quality=88)
+
+    content = repr((image.mode, image.size)).encode() + image.tobytes()
+    name = f"{hashlib.sha256(content).hexdigest()[:24]}.{'png' if is_small else 'jpg'}"
+    return _store(folder / name, write_thumbnail)
+
+
+def _store(path: Path, write: Callable[[io.BytesIO], object]) -> str:
+    """Let `write` make a file's content, unless the file is there; return its name."""
+    if not path.exists():
+        write(data := io.BytesIO())
+        write_bytes(path, data.getvalue())
+    return path.name
 
 
 STRIP_FRAMES, STRIP_SIDE = 8, 160
@@ -316,12 +293,12 @@ TOY_SIDE = 64
 """Synthetic videos below this are enlarged and animated without loss: they consist of edges."""
 
 
-def store_video(folder: Path, video: Video, track: Sequence[float] = ()) -> dict[str, Any]:
-    """Store a video's strip and animated image in `folder`, each once by its content.
+def store_video(folder: Path, video: Video, track: Sequence[float] = ()) -> Row:
+    """Store a video's strip, animated image and sound in `folder`, each once by its content.
 
     The strip shows frames evenly over the video, or those nearest to the times of a `track`
-    (seconds), so that each of its boxes can be seen on its own frame. The returned row has the file names as
-    `thumbnail` and `motion`, the seconds of the strip's frames as `times`, and the video's `duration`.
+    (seconds), so that each of its boxes can be seen on its own frame. The returned row has the file names
+    as `thumbnail`, `motion` and `sound`, the seconds of the strip's frames as `times`, and the `duration`.
     """
     taken = _spread(len(video.frames), STRIP_FRAMES)
     if track:
@@ -331,15 +308,26 @@ def store_video(folder: Path, video: Video, track: Sequence[float] = ()) -> dict
     digest = hashlib.sha256(repr((video.frames.shape, video.times, taken)).encode())
     digest.update(video.frames.tobytes())
     name = digest.hexdigest()[:24]
-    strip, motion = f"{name}.jpg", f"{name}.webp"
-    if not (folder / motion).exists():
-        write_bytes(folder / strip, _strip([_shrink(video.frames[n], STRIP_SIDE) for n in taken]))
-        write_bytes(folder / motion, _animate(video))
+
+    def write_strip(file: io.BytesIO) -> None:
+        frames = [np.asarray(_shrink(video.frames[n], STRIP_SIDE)) for n in taken]
+        Image.fromarray(np.hstack(frames)).save(file, "JPEG", quality=82)
+
+    def write_motion(file: io.BytesIO) -> None:
+        moving = _spread(len(video.frames), MOVING_FRAMES)
+        first, *others = [_shrink(video.frames[n], MOVING_SIDE) for n in moving]
+        starts = [video.times[n] for n in moving] + [video.duration]
+        lasting = [max(20, round(1000 * (b - a))) for a, b in itertools.pairwise(starts)]
+        timing = {"save_all": True, "append_images": others, "duration": lasting, "loop": 0}
+        first.save(file, "WEBP", **timing, lossless=max(video.size) < TOY_SIDE, quality=60)
+
+    heard = {} if video.audio is None else {"sound": _store_medium(folder, video.audio)}
     return {
-        "thumbnail": strip,
-        "motion": motion,
+        "thumbnail": _store(folder / f"{name}.jpg", write_strip),
+        "motion": _store(folder / f"{name}.webp", write_motion),
         "times": [video.times[n] for n in taken],
         "duration": video.duration,
+        **heard,
     }
 
 
@@ -354,26 +342,3 @@ def _shrink(frame: np.ndarray, side: int) -> Image.Image:
         return image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
     image.thumbnail((side, side))
     return image
-
-
-def _strip(images: list[Image.Image]) -> bytes:
-    """Return a JPEG of the images, all of the same size, in a row."""
-    width, height = images[0].size
-    strip = Image.new("RGB", (width * len(images), height))
-    for column, image in enumerate(images):
-        strip.paste(image, (column * width, 0))
-    out = io.BytesIO()
-    strip.save(out, "JPEG", quality=82)
-    return out.getvalue()
-
-
-def _animate(video: Video) -> bytes:
-    """Return an animated WebP of a few frames with the video's own timing."""
-    taken = _spread(len(video.frames), MOVING_FRAMES)
-    images = [_shrink(video.frames[n], MOVING_SIDE) for n in taken]
-    starts = [video.times[n] for n in taken] + [video.duration]
-    lasting = [max(20, round(1000 * (b - a))) for a, b in itertools.pairwise(starts)]
-    moving = {"save_all": True, "append_images": images[1:], "duration": lasting, "loop": 0}
-    out = io.BytesIO()
-    images[0].save(out, "WEBP", **moving, lossless=max(video.size) < TOY_SIDE, quality=60)
-    return out.getvalue()

@@ -70,7 +70,11 @@ def own(folder: Path) -> Iterator[None]:
         try:
             acquired = FileLock(path).acquire(timeout=WAIT_S)
         except Timeout:
-            raise UserError(_refusal(folder)) from None
+            owner = _read(folder) or "which has not said its name yet"
+            raise UserError(
+                f"{folder}: another run is writing to this folder ({owner}); wait for it, stop it, or "
+                f"choose another run.name. If it died with its machine, delete {path}"
+            ) from None
     with acquired:
         # One more than before, so that ranks of a launch that was killed write nothing into this run.
         before = newest_attempt(folder)
@@ -153,14 +157,6 @@ def fenced(folder: Path) -> AbstractContextManager[None]:
             raise Superseded(f"attempt {newest} writes {folder} now; this is attempt {own}")
 
     return files.checking(require_newest)
-
-
-def _refusal(folder: Path) -> str:
-    owner = _read(folder) or "which has not said its name yet"
-    return (
-        f"{folder}: another run is writing to this folder ({owner}); wait for it, stop it, or choose "
-        f"another run.name. If it died with its machine, delete {lock_path(folder)}"
-    )
 
 
 def _read(folder: Path) -> Owner | None:

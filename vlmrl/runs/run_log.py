@@ -71,8 +71,8 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         with self._stack:  # closes what is open if a later one fails
-            self._start_trackers()
             if self._is_main:
+                self._start_trackers()
                 run_folder.rewind(self._folder, self._step)
             run = self._config.run.name, self._config.algorithm.name, self._folder
             self._output.say(Started(*run, self._step, self._total))
