@@ -11,6 +11,7 @@ tool holds up its own rollout. What is drawn is the same, whoever waits for whom
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import zlib
 from collections import deque
@@ -361,16 +362,12 @@ class RunningDriver(RunningEngine):
             failed = [replace(call, outcome="fault", note=str(error)) for call in outcome.calls]
             row.trail = row.trail.note(calls=tuple(failed))
             return "abort"
-        limits = self.limits
+        limits, policy = self.limits, self._policy
         longer = row.trail.length + len(encoded.ids) + sampling.max_tokens
         media = len(row.trail.media) + len(outcome.shown)
-        if (
-            longer > limits.max_length
-            or media > limits.max_images
-            or row.seconds > limits.max_seconds
-        ):
+        most = (limits.max_length, limits.max_images, limits.max_seconds)
+        if any(map(operator.gt, (longer, media, row.seconds), most)):
             return "budget"
-        policy = self._policy
         after = row.trail.observe(segment, encoded)
         try:
             self.driver.inner.require_room(policy, after.next_prompt(), sampling.max_tokens)
@@ -387,10 +384,8 @@ class RunningDriver(RunningEngine):
         """Generate the next turn of each rollout."""
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
         seeds = tuple((_seed(sampling, row.key, row.trail.num_turns),) for row in live)
-        single = replace(sampling, n=1, keys=seeds)
-        for row, (completion,) in zip(
-            live, self.inner.generate(batch, single).completions, strict=True
-        ):
+        turns = self.inner.generate(batch, replace(sampling, n=1, keys=seeds)).completions
+        for row, (completion,) in zip(live, turns, strict=True):
             row.write(completion)
 
     def _count(self, calls: Sequence[Call]) -> None:
@@ -489,19 +484,17 @@ class _Generation:
             with self.driver._lock:
                 left.discard(row)
                 whole = not left
-            if whole:
-                self._end(number, group)
+            if not whole:
+                return
+            if rest := self.driver._branch(group, self.keys[number], self.sampling):
+                self._submit(number, [*group, *rest], rest)
+                return
+            self.groups[number] = finish(group)
+            if self.finished is not None:
+                self.finished(number, self.groups[number])
         except BaseException as error:  # `generate` raises it again
             self.errors.append(error)
             self.ended.set()
-
-    def _end(self, number: int, group: list[_Row]) -> None:
-        if rest := self.driver._branch(group, self.keys[number], self.sampling):
-            self._submit(number, [*group, *rest], rest)
-            return
-        self.groups[number] = finish(group)
-        if self.finished is not None:
-            self.finished(number, self.groups[number])
 
     def _require_going(self) -> None:
         if self.ended.is_set():
@@ -522,12 +515,12 @@ def first_view(family: Family, processor: Any, prompt: Prompt) -> View:
 
 def finish(group: Sequence[_Row]) -> tuple[Completion, ...]:
     """Return the completions of rollouts that have ended."""
-    return tuple(map(_completion, group))
-
-
-def _completion(row: _Row) -> Completion:
-    assert row.last is not None
-    return row.last if row.runner is None else row.trail.finish(row.last, row.reason or "stop")
+    completions = []
+    for row in group:
+        assert row.last is not None
+        single = row.runner is None
+        completions.append(row.last if single else row.trail.finish(row.last, row.reason or "stop"))
+    return tuple(completions)
 
 
 def keys_of(batch: PromptBatch, sampling: Sampling) -> list[list[tuple[int, ...]]]:

@@ -38,7 +38,14 @@ def to_json(completion: Completion, media: MutableMapping[str, np.ndarray]) -> d
         "versions": completion.versions,
     }
     if completion.segments:
-        saved["segments"] = [_segment_to_json(s, media) for s in completion.segments]
+        saved["segments"] = [
+            {
+                **{f.name: getattr(segment, f.name) for f in fields(segment)},
+                "calls": [asdict(call) for call in segment.calls],
+                "media": [_store(medium, media) for medium in segment.media],
+            }
+            for segment in completion.segments
+        ]
     if (experts := completion.experts) is not None:
         saved["experts"] = [_add(_bytes_of(a), media) for a in (experts.prompt, experts.written)]
     return saved
@@ -55,7 +62,8 @@ def from_json(
     Raises:
         UserError: what was observed is missing, or would be told in other tokens now.
     """
-    experts = _experts(saved["experts"], media) if "experts" in saved else None
+    arrays = [np.load(_open(n, media), allow_pickle=False) for n in saved.get("experts", ())]
+    experts = Experts(*arrays) if arrays else None
     if "segments" not in saved:
         return replace(_read(policy, prompt, saved), experts=experts)
     trail = Trail(policy.family, policy.processor, prompt)
@@ -88,13 +96,6 @@ def _read(policy: ServedPolicy, prompt: Prompt, saved: Mapping[str, Any]) -> Com
     )
     ((completion,),) = make_completions(policy, [prompt], [[written]])
     return completion
-
-
-def _segment_to_json(segment: Segment, media: MutableMapping[str, np.ndarray]) -> dict[str, Any]:
-    saved = {f.name: getattr(segment, f.name) for f in fields(segment)}
-    saved["calls"] = [asdict(call) for call in segment.calls]
-    saved["media"] = [_store(medium, media) for medium in segment.media]
-    return saved
 
 
 def _segment_from_json(saved: Mapping[str, Any], media: Mapping[str, np.ndarray]) -> Segment:
@@ -136,11 +137,6 @@ def _bytes_of(array: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
-
-
-def _experts(names: Sequence[str], media: Mapping[str, np.ndarray]) -> Experts:
-    arrays = [np.load(_open(name, media), allow_pickle=False) for name in names]
-    return Experts(*arrays)
 
 
 def _open(name: str, media: Mapping[str, np.ndarray]) -> io.BytesIO:

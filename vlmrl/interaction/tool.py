@@ -184,9 +184,9 @@ class View:
     def _find(self, kind: MediaKind, number: int) -> Shown:
         shown = self._numbered(kind)
         if not 1 <= number <= len(shown):
-            there = (
-                f"a number from 1 to {len(shown)}" if shown else f"no {kind}, since there is none"
-            )
+            there = f"no {kind}, since there is none"
+            if shown:
+                there = f"a number from 1 to {len(shown)}"
             raise Refused(f"{kind} {number} does not exist: expected {there}")
         return shown[number - 1]
 
@@ -245,15 +245,10 @@ def parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
     """
     types_by_name = {}
     hints = typing.get_type_hints(function, include_extras=True)
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        if parameter.name not in hints:
-            raise UserError(
-                f"{function.__qualname__}: parameter {parameter.name!r} has no type hint"
-            )
-        types_by_name[parameter.name] = (
-            hints[parameter.name],
-            parameter.default is parameter.empty,
-        )
+    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+        if name not in hints:
+            raise UserError(f"{function.__qualname__}: parameter {name!r} has no type hint")
+        types_by_name[name] = (hints[name], parameter.default is parameter.empty)
     return types_by_name
 
 
@@ -282,14 +277,11 @@ def to_values(
     known = parameters(function)
     for key in arguments:
         if key not in known:
-            raise Refused(
-                f"there is no argument {key!r:.60}: expected {', '.join(known) or 'none'}"
-            )
-    if missing := [
-        key for key, (_, required) in known.items() if required and key not in arguments
-    ]:
-        raise Refused(f"the argument {missing[0]!r} is missing")
-    plain = {key: hint for key, (hint, _) in known.items()}
+            expected = ", ".join(known) or "none"
+            raise Refused(f"there is no argument {key!r:.60}: expected {expected}")
+    for key, (_, required) in known.items():
+        if required and key not in arguments:
+            raise Refused(f"the argument {key!r} is missing")
 
     def frame(kind: MediaKind) -> Frame:
         number = _convert(kind, int, arguments.get(kind, 1), frame)
@@ -304,17 +296,15 @@ def to_values(
         except Refused:  # the sound of a video
             return frame_of("video", number)
 
-    return {key: _convert(key, plain[key], value, timed) for key, value in arguments.items()}
+    return {key: _convert(key, known[key][0], value, timed) for key, value in arguments.items()}
 
 
 def _type_schema(hint: Any, space: Space) -> dict[str, Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         annotated = _type_schema(inner[0], space)
-        return {
-            **annotated,
-            "description": ", ".join([inner[1], *filter(None, [annotated.get("description")])]),
-        }
+        texts = filter(None, [inner[1], annotated.get("description")])
+        return {**annotated, "description": ", ".join(texts)}
     if hint in PLAIN:
         return {"type": PLAIN[hint]}
     if hint in PLACED:
@@ -352,7 +342,8 @@ def _convert(key: str, hint: Any, value: Any, frame: Callable[[MediaKind], Frame
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value) if abs(value) < 1e15 else math.inf
     if type(value) is not hint or (hint is float and not math.isfinite(value)):
-        raise Refused(f"{key}: expected {_article(PLAIN[hint])}, got {value!r:.60}")
+        article = "an" if hint is int else "a"
+        raise Refused(f"{key}: expected {article} {PLAIN[hint]}, got {value!r:.60}")
     if hint is str and len(value) > MAX_CHARS:
         raise Refused(f"{key}: expected at most {MAX_CHARS} characters, got {len(value)}")
     return value
@@ -378,10 +369,6 @@ def _place(key: str, hint: Any, value: Any, frame: Callable[[MediaKind], Frame])
 def _is_number(value: Any) -> bool:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return plain and abs(value) < 1e15 and math.isfinite(value)
-
-
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 # --------------------------------------------------------------------------------------------------

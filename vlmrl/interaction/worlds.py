@@ -35,7 +35,7 @@ from vlmrl.interaction.tools import (
 from vlmrl.media.access import Access
 from vlmrl.plugins import nearest
 from vlmrl.schema import Call, Frame, Sample, Space
-from vlmrl.schema.media import Decoded, PilImage
+from vlmrl.schema.media import PilImage
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, result
 
 MAX_STATE = 64 * 2**20
@@ -141,16 +141,14 @@ class Worlds(Runner):
         problem = f"there is no function {call.name!r}{nearest(call.name, self._names)}"
         return replace(call, problem=problem)
 
-    def _moves(self, turn: PolicyTurn) -> list[Move]:
-        frame = _last_frame(turn.view)
-        if self.takes_text:
-            return [] if turn.calls else [Move(turn.text, frame=frame)]
-        acts = [call for call in turn.calls if self._acts(call)]
-        return [Move(turn.text, call.name, call.arguments, frame) for call in acts]
-
     def _submit(self, turn: PolicyTurn) -> _Pending | None:
         """Start the moves of a turn, one after another; None where it has none."""
-        moves = self._moves(turn)
+        images = [item.frame for item in turn.view.shown if isinstance(item.medium, PilImage)]
+        frame = images[-1] if images else Frame()
+        acts = [call for call in turn.calls if self._acts(call)]
+        moves = [Move(turn.text, call.name, call.arguments, frame) for call in acts]
+        if self.takes_text and not turn.calls:
+            moves = [Move(turn.text, frame=frame)]
         if not moves:
             return None
         world = turn.world
@@ -178,15 +176,8 @@ class Worlds(Runner):
         step = WorldStep(world, acted.reward, acted.done, acted.metrics)
         if tools.fault is not None:
             return ToolOutcome(calls=(*tools.calls, *calls), fault=tools.fault, step=step)
-        parts, shown = self._show(view, tools, acted)
-        return ToolOutcome((*tools.parts, *parts), shown, (*tools.calls, *calls), step=step)
-
-    def _show(
-        self, view: View, tools: ToolOutcome, acted: _Acted
-    ) -> tuple[list[str | Decoded], tuple[Shown, ...]]:
-        """Return what the world shows; its images are numbered where a tool may be asked for one."""
-        parts: list[str | Decoded] = []
-        shown = [*tools.shown]
+        # Images that the world shows are numbered where a tool may be asked for one.
+        parts, shown = [*tools.parts], [*tools.shown]
         images = view.num_images + sum(isinstance(item.medium, PilImage) for item in shown)
         for part in acted.parts:
             if isinstance(part, str):
@@ -197,7 +188,7 @@ class Worlds(Runner):
                 parts.append(f"Image {images}:")
             parts.append(part.medium)
             shown.append(part)
-        return parts, tuple(shown)
+        return ToolOutcome(tuple(parts), tuple(shown), (*tools.calls, *calls), step=step)
 
 
 def _name(move: Move) -> str:
@@ -206,11 +197,6 @@ def _name(move: Move) -> str:
 
 def _call(move: Move, outcome: Any, note: str, seconds: float) -> Call:
     return Call(_name(move), move.arguments, outcome, note, seconds)
-
-
-def _last_frame(view: View) -> Frame:
-    images = [item.frame for item in view.shown if isinstance(item.medium, PilImage)]
-    return images[-1] if images else Frame()
 
 
 # ------------------------------------------------------------------------------------ in the worker

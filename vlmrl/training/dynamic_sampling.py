@@ -52,7 +52,9 @@ class GroupSelection:
         if not self._algorithm.dynamic_sampling_batches:
             self._selected.append((rollouts, rewards))
             return
-        kept = self._algorithm.keep(rewards, self._progress) | _rehearsed(rollouts)
+        # Groups with rehearsed completions teach whatever their rewards are.
+        rehearsed = [any(c.origin == "rehearsal" for c in group) for group in rollouts.completions]
+        kept = self._algorithm.keep(rewards, self._progress) | torch.tensor(rehearsed)
         informative = kept.nonzero()[:, 0].tolist()
         self._num_informative += len(informative)
         chosen = informative[: self._wanted - self._num_selected]
@@ -77,12 +79,6 @@ class GroupSelection:
         return *_join(self._selected), curves | metrics
 
 
-def _rehearsed(rollouts: Rollouts) -> torch.Tensor:
-    """Return which groups have rehearsed completions, bool [P]: these teach whatever their rewards are."""
-    groups = rollouts.completions
-    return torch.tensor([any(c.origin == "rehearsal" for c in group) for group in groups])
-
-
 def _select(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:
     batch = PromptBatch(tuple(rollouts.batch.prompts[p] for p in which), rollouts.batch.cursor)
     return (
@@ -94,16 +90,13 @@ def _select(rollouts: Rollouts, rewards: Rewards, which: list[int]) -> Scored:
 
 
 def _join(parts: list[Scored]) -> Scored:
-    rollouts = [r for r, _ in parts]
-    rewards = [w for _, w in parts]
+    rollouts, rewards = zip(*parts, strict=True)
     prompts = tuple(p for r in rollouts for p in r.batch.prompts)
-    completions = tuple(c for r in rollouts for c in r.completions)
-    batch = PromptBatch(prompts, rollouts[-1].batch.cursor)
     return (
         replace(
             rollouts[-1],
-            batch=batch,
-            completions=completions,
+            batch=PromptBatch(prompts, rollouts[-1].batch.cursor),
+            completions=tuple(c for r in rollouts for c in r.completions),
             max_tokens=max(r.max_tokens for r in rollouts),
         ),
         Rewards(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -77,11 +77,9 @@ def _encode_beginning(policy: Policy, prompt: Prompt, mode: Mode) -> tuple[int, 
     tag = templates.template(prompt.sample.template).tags[0]
     text = tag.open if mode == "think" else f"{tag.open}{templates.EMPTY_THOUGHT}{tag.close}"
     ids = tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
-    return (
-        ids
-        if mode == "direct"
-        else (*ids, _choose_first_word(policy, continue_prompt(prompt, ids)))
-    )
+    if mode == "think":
+        ids = (*ids, _choose_first_word(policy, continue_prompt(prompt, ids)))
+    return ids
 
 
 @torch.no_grad()
@@ -259,7 +257,9 @@ def evaluate(
         raise UserError("evaluation.force_thinking: no source's template begins with a thought")
     values = _collect_by_metric(answered)
     figures = sum_up_all(benchmarks, scored)
-    _require_scores({**values, **figures}, config.metric, scored)
+    for name in ("reward", config.metric):
+        if name not in values and name not in figures:
+            raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
     result = _sum_up(step, values, figures, passes, config)
     return Evaluation(result, scored)
 
@@ -272,7 +272,7 @@ def _sum_up(
     config: EvaluationConfig,
 ) -> dict[str, Any]:
     """Return the content of evals/step-N.json."""
-    means = {key: _mean(pairs) for key, pairs in values.items()}
+    means = {key: sum(v for _, v in pairs) / len(pairs) for key, pairs in values.items()}
     intervals = {k: interval(v, config.bootstrap_resamples) for k, v in values.items()}
     return {
         "step": step,
@@ -323,24 +323,13 @@ def _generate(
     sampling = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed)
     draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
     draws += [("sampled", engine.generate(batch, sampling))] if config.samples else []
-    draws += _generate_forced(engine, policy, batch, max_tokens) if config.force_thinking else []
+    if config.force_thinking:
+        assert policy is not None, "config.force_thinking needs the policy"
+        forcible = PromptBatch(tuple(prompt for prompt in batch.prompts if can_be_forced(prompt)))
+        for mode in MODES if forcible.prompts else ():
+            forced = generate(engine, policy, forcible, mode, max_tokens)
+            draws.append((f"forced_{mode}", forced))
     return draws
-
-
-def _generate_forced(
-    engine: RunningEngine, policy: Policy | None, batch: PromptBatch, max_tokens: int
-) -> list[tuple[str, Rollouts]]:
-    """Generate both forced answers to the prompts of a batch that can be forced."""
-    assert policy is not None, "config.force_thinking needs the policy"
-    forcible = tuple(prompt for prompt in batch.prompts if can_be_forced(prompt))
-    return [
-        (
-            f"forced_{mode}",
-            generate(engine, policy, PromptBatch(forcible), mode, max_tokens),
-        )
-        for mode in MODES
-        if forcible
-    ]
 
 
 def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
@@ -383,14 +372,6 @@ def _collect_by_metric(answered: Mapping[str, Sequence[Row]]) -> dict[str, list[
             if name in direct and not name.startswith("mode/"):
                 values[f"forced/gain/{name}"].append((cluster, think[name] - direct[name]))
     return values
-
-
-def _require_scores(
-    values: Collection[str], metric: str, scored: Sequence[tuple[str, Rollouts, Rewards]]
-) -> None:
-    for name in ("reward", metric):
-        if name not in values:
-            raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
 
 
 def _explain(scored: Sequence[tuple[str, Rollouts, Rewards]]) -> str:
@@ -441,7 +422,3 @@ def average_pass_at_k(passes: Sequence[tuple[int, int]], samples: int) -> dict[s
         if values := [pass_at_k(n, c, k) for n, c in passes if n >= k]:
             means[str(k)] = float(np.mean(values))
     return means
-
-
-def _mean(values: Sequence[tuple[str, float]]) -> float:
-    return sum(v for _, v in values) / len(values)

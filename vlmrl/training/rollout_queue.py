@@ -206,9 +206,12 @@ class RolloutQueue:
             oldest = self._policy.version + ahead - self._staleness
             finished = self._young_groups(saved["groups"], batch, draw.group_size, oldest)
         groups = {
-            number: self._restore_group(batch.prompts[number], group)
+            number: tuple(
+                saved_completions.from_json(self._policy, prompt, completion, self._observed)
+                for completion in group["completions"]
+            )
             for number, group in finished.items()
-            if rank_shards.is_here(batch.prompts[number])
+            if rank_shards.is_here(prompt := batch.prompts[number])
         }
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
@@ -238,12 +241,6 @@ class RolloutQueue:
                 continue
             young[number] = group
         return young
-
-    def _restore_group(self, prompt: Prompt, saved: Mapping[str, Any]) -> Group:
-        return tuple(
-            saved_completions.from_json(self._policy, prompt, completion, self._observed)
-            for completion in saved["completions"]
-        )
 
 
 class _PendingBatch:
@@ -318,9 +315,7 @@ class _PendingBatch:
         missing = [n for n in rank_shards.numbers_here(self.batch) if n not in self.groups]
         if not missing:
             return
-        batch = self.batch
-        if len(missing) < len(batch):
-            batch = batch.part(missing)
+        batch = self.batch if len(missing) == len(self.batch) else self.batch.part(missing)
         sampling = rank_shards.own_draws(self._engine, self.sampling, missing)
         if isinstance(self._engine, ConcurrentRunningEngine):
             self._engine.generate(batch, sampling, lambda n, g: self._add(missing[n], g))

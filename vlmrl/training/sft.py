@@ -325,14 +325,11 @@ def check(
     """Measure the metric when it is due and note the stop; return the metric if it was measured."""
     if stage.stopped_at is not None:
         return stage, None
-    metric = None
-    if (
-        config.stop_at is not None
-        and stage.step >= config.validate_from
-        and stage.step % config.validate_every == 0
-    ):
+    metric, reached = None, False
+    due = stage.step >= config.validate_from and stage.step % config.validate_every == 0
+    if config.stop_at is not None and due:
         metric = metric_now()
-    reached = metric is not None and config.stop_at is not None and metric >= config.stop_at
+        reached = metric >= config.stop_at
     # At the cap an unfinished cold start ends with the same decay as at a reached metric.
     capped = stage.step >= config.max_steps - config.decay_steps
     return (replace(stage, stopped_at=stage.step) if reached or capped else stage), metric

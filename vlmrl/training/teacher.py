@@ -83,12 +83,10 @@ class LoadedTeacher(Teacher):
 
     def logprobs(self, micro: MicroBatch) -> torch.Tensor:
         """Return the model's log-probs by the plain forward."""
-        policy = self._policy
+        temperature, pad_id = self._policy.temperature, self._policy.pad_id
         with torch.no_grad():
-            logprobs, _ = completion_logprobs(
-                self._model, self._family, micro.rerouted, policy.temperature, policy.pad_id
-            )
-        return logprobs.cpu()
+            parts = (self._model, self._family, micro.rerouted, temperature, pad_id)
+            return completion_logprobs(*parts)[0].cpu()
 
 
 class ServedTeacher(Teacher):
@@ -224,15 +222,12 @@ def _require_same_language(policy: Policy, loaded: Loaded) -> None:
                 f"teacher: expected the tokenizer of the policy, got another: token {token!r} is "
                 f"{theirs.get(token)} there and {ours.get(token)} here"
             )
-    ends = [family.stop_token_ids(p) for family, p in _pairs(policy, loaded)]
+    pairs = [(policy.family, policy.processor), (loaded.family, loaded.processor)]
+    ends = [family.stop_token_ids(processor) for family, processor in pairs]
     if ends[0] != ends[1]:
         raise UserError(
             f"teacher: expected the policy's ends of a completion, tokens {ends[0]}, got {ends[1]}"
         )
-    marks = [getattr(processor, "chat_template", None) for _, processor in _pairs(policy, loaded)]
+    marks = [getattr(processor, "chat_template", None) for _, processor in pairs]
     if marks[0] != marks[1]:
         raise UserError("teacher: expected the chat template of the policy, got another")
-
-
-def _pairs(policy: Policy, loaded: Loaded) -> list[tuple[Any, Any]]:
-    return [(policy.family, policy.processor), (loaded.family, loaded.processor)]

@@ -102,11 +102,13 @@ class Trainer:
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
         advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
-        dealt, balance = self._deal(rollouts, advantages)
+        optimizer, sharing = self._now.optimizer, self.policy.sharing
+        dealt, balance = deal(rollouts, advantages, optimizer.minibatches, sharing)
         batches = self._prepare(self._pack(dealt, advantages))
         stored = self.config.run.stores_rollouts(self.done + 1)
         with self.timers("update"), self.logprobs.noting(self.policy, dealt, stored):
-            update = self.policy.update(batches, self.algorithm, self._lr(), self.progress)
+            lr = learning_rate(optimizer, self.done, self.config.run.steps)
+            update = self.policy.update(batches, self.algorithm, lr, self.progress)
         with self.timers("sync"):
             self.engine.sync(self.policy)
         self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
@@ -196,16 +198,14 @@ class Trainer:
     def _follow_schedules(self) -> None:
         """Give the step's values of all that the config schedules to those that hold them."""
         if not self.config.is_constant:
-            self._take_values(self._now)
+            now = self._now
+            if now.algorithm != self._built:
+                self._built = ref = now.algorithm
+                self.algorithm = plugins.build("algorithm", ref.name, ref.options)
+            self.policy.max_grad_norm = now.optimizer.max_grad_norm
+            self.policy.temperature = now.rollout.temperature
         if self.kl is not None and self.algorithm.kl_target is not None:
             self.algorithm = replace(cast(Any, self.algorithm), kl=self.kl)
-
-    def _take_values(self, now: Config) -> None:
-        if now.algorithm != self._built:
-            self._built = now.algorithm
-            self.algorithm = plugins.build("algorithm", now.algorithm.name, now.algorithm.options)
-        self.policy.max_grad_norm = now.optimizer.max_grad_norm
-        self.policy.temperature = now.rollout.temperature
 
     def _run_checks(self) -> dict[str, float]:
         """Run the checks that are due, before anything of the step is drawn: they leave no trace in it."""
@@ -238,14 +238,7 @@ class Trainer:
             rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.run_parts)
         return rollouts, rewards
 
-    def _deal(
-        self, rollouts: Rollouts, advantages: Advantages
-    ) -> tuple[Rollouts, dict[str, float]]:
-        """Return the rollouts where they are trained on, and how evenly that uses the ranks."""
-        return deal(rollouts, advantages, self._now.optimizer.minibatches, self.policy.sharing)
-
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
-        """Pack the step's updates."""
         optimizer = self._now.optimizer
         if not torch.isfinite(advantages.values[advantages.kept]).all():
             raise NotFinite(f"an advantage of algorithm {self._now.algorithm.name!r} is not finite")
@@ -299,9 +292,6 @@ class Trainer:
     @functools.cached_property
     def _changing(self) -> frozenset[str]:
         return self.config.changing
-
-    def _lr(self) -> float:
-        return learning_rate(self._now.optimizer, self.done, self.config.run.steps)
 
     # ------------------------------------------------------------------------------------ cadence
 
