@@ -9,7 +9,7 @@ as it was; whatever else an environment raises is a fault.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -126,11 +126,14 @@ class Environment:
 
     def schemas(self, space: Space = "norm1") -> list[dict[str, Any]]:
         """Return the actions in OpenAI's form; `space` is that of the policy's coordinates."""
-        schemas = []
-        for name in self.actions:
-            method = getattr(self, name)
-            schemas.append(tool.schema(method, name, inspect.getdoc(method) or name, space))
-        return schemas
+        return [
+            tool.schema(method, name, inspect.getdoc(method) or name, space)
+            for name, method in self.methods().items()
+        ]
+
+    def methods(self) -> Mapping[str, Callable[..., Any]]:
+        """Return the actions by name."""
+        return {name: getattr(self, name) for name in self.actions}
 
 
 def seed_for(sample: Sample, seed: int) -> int:

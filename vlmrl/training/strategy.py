@@ -147,6 +147,20 @@ class RunParts:
     whole: bool = False
     """Whether all ranks get all that `ask` generates, because a part of the run reads it."""
 
+    def source(self, strategy: str, name: str) -> Source:
+        """Return the training source of a name that an option of `strategy` has.
+
+        Raises:
+            UserError: there is none.
+        """
+        named = {source.name: source for source in self.loader.sources}
+        if name not in named:
+            known = [*named]
+            raise UserError(
+                f"strategy {strategy}: expected a training source {name!r}, got {known}"
+            )
+        return named[name]
+
     def ask(self, prompts: Sequence[Prompt], count: int, draw: BatchDraw, purpose: int) -> Rollouts:
         """Generate `count` completions for each prompt, sampled as the config says; see `BatchDraw.seed`."""
         with self.timers("generate"):
@@ -232,9 +246,8 @@ class RunParts:
         """Return the prompt of another sample with the same media; without them on other ranks."""
         if not rank_shards.is_here(prompt):
             return replace(prompt, sample=sample)
-        return replace(
-            self.make_prompt(sample, list(prompt.media)), home=prompt.home, place=prompt.place
-        )
+        made = self.make_prompt(sample, list(prompt.media))
+        return replace(made, home=prompt.home, place=prompt.place)
 
 
 @dataclass(frozen=True)
@@ -303,8 +316,8 @@ def put_in(
         verdicts[p] = (*verdicts[p][:first], *(of_one for _, of_one, _ in known))
         for column, (_, _, reward) in enumerate(known, first):
             total[p, column], valid[p, column] = reward, True
-    told_rollouts = replace(rollouts, completions=tuple(completions))
-    return told_rollouts, Rewards(total, valid, tuple(verdicts))
+    changed = replace(rollouts, completions=tuple(completions))
+    return changed, Rewards(total, valid, tuple(verdicts))
 
 
 def add_groups(
@@ -352,10 +365,10 @@ def pay(
     return Rewards(total, valid, tuple(map(tuple, verdicts)))
 
 
-def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tuple[int, float]]:
-    """Return (prompt, reward) of every valid completion of an origin."""
+def of_origin(rollouts: Rollouts, rewards: Rewards, origin: Origin) -> list[tuple[int, int]]:
+    """Return the place (p, g) of every valid completion of an origin."""
     return [
-        (p, float(rewards.total[p, g]))
+        (p, g)
         for p, group in enumerate(rollouts.completions)
         for g, completion in enumerate(group)
         if completion.origin == origin and rewards.valid[p, g]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from vlmrl.algorithms import advantages
 from vlmrl.algorithms.losses import Aggregation
 from vlmrl.parts.algorithms.grpo import Grpo
 from vlmrl.schema import Rewards, Rollouts
@@ -37,9 +38,7 @@ class Dapo(Grpo):
         """Return the rewards [P, G] with the punishment of long completions added."""
         if self.overlong_share == 0:
             return rewards
-        lengths = torch.tensor(
-            [[c.num_tokens for c in group] for group in rollouts.completions]
-        ).reshape(rewards.total.shape)  # no group at all, when dynamic sampling found none
+        lengths = advantages.lengths(rollouts, rewards.total)
         penalty = overlong_penalty(lengths, max_tokens, self.overlong_share * max_tokens)
         total = torch.where(rewards.valid, rewards.total + penalty, 0.0)
         return dataclasses.replace(rewards, total=total)

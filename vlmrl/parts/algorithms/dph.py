@@ -59,15 +59,10 @@ class Dph(Dapo):
         if not rehearsed.any():
             return losses, {**metrics, "loss/rehearsal": torch.zeros_like(inputs.new)}
         scored = inputs.mask & rehearsed
-        divergence = f_divergence(
-            self.divergence_of,
-            log_ratio(inputs.new, inputs.extra["stored_logprobs"], scored),
-            self.alpha,
-        )
-        return torch.where(rehearsed, self.rehearsal * divergence, losses), {
-            **metrics,
-            "loss/rehearsal": divergence,
-        }
+        log_u = log_ratio(inputs.new, inputs.extra["stored_logprobs"], scored)
+        divergence = f_divergence(self.divergence_of, log_u, self.alpha)
+        mixed = torch.where(rehearsed, self.rehearsal * divergence, losses)
+        return mixed, {**metrics, "loss/rehearsal": divergence}
 
 
 def f_divergence(name: str, log_u: torch.Tensor, alpha: float) -> torch.Tensor:

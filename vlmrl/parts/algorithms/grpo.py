@@ -36,9 +36,13 @@ class Grpo(Recipe):
             raise ValueError(f"expected dual_clip greater than 1 + clip_high, got {self.dual_clip}")
 
     def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return minus the clipped ratio times the advantage per token, [B, T]."""
-        ratio = surrogates.log_ratio(inputs.new, inputs.old, inputs.mask).exp()
+        """Return minus the clipped ratio times the advantage, [B, T] or [B, 1]."""
+        ratio = self.ratio(inputs)
         losses = surrogates.clipped(
             ratio, inputs.advantages, self.clip_low, self.clip_high, self.dual_clip
         )
         return losses, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
+
+    def ratio(self, inputs: LossInputs) -> torch.Tensor:
+        """Return what is clipped: new / old probability, [B, T] or [B, 1]."""
+        return self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()

@@ -6,14 +6,11 @@ Source: Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.1807
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from vlmrl.algorithms import losses as surrogates
-from vlmrl.algorithms.base import LossInputs
-from vlmrl.algorithms.recipes import clip_metrics
 from vlmrl.parts.algorithms.grpo import Grpo
 
 
@@ -24,18 +21,6 @@ class Gspo(Grpo):
     clip_low: float = 3e-4
     clip_high: float = 4e-4
 
-    def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return the completion's clipped ratio times its advantage, [B, 1] or [B, T]."""
-        ratio = self.ratio(inputs)
-        losses = surrogates.clipped(
-            ratio, inputs.advantages, self.clip_low, self.clip_high, self.dual_clip
-        )
-        return losses, clip_metrics(ratio, inputs, self.clip_low, self.clip_high)
-
     def log_ratio(self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return the log of the geometric mean of new / old probability, [B, 1]."""
         return surrogates.mean_log_ratio(new, old, mask)
-
-    def ratio(self, inputs: LossInputs) -> torch.Tensor:
-        """Return what is clipped: the geometric mean of new / old probability, [B, 1]."""
-        return self.log_ratio(inputs.new, inputs.old, inputs.mask).exp()

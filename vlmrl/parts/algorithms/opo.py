@@ -29,15 +29,11 @@ class Opo(Grpo):
     def advantages(self, rewards: Rewards, rollouts: Rollouts, progress: float = 0.0) -> Advantages:
         """Return reward less the mean weighted by lengths, [P, G]; 0 in uniform groups."""
         plain = Grpo.advantages(self, rewards, rollouts, progress)
-        lengths = torch.tensor(
-            [[c.num_tokens for c in group] for group in rollouts.completions]
-        ).reshape(rewards.total.shape)  # no group at all, when dynamic sampling found none
+        lengths = filters.lengths(rollouts, rewards.total)
         weights = torch.where(rewards.valid, lengths, 0).double()
         known = torch.where(rewards.valid, rewards.total, 0.0).double()
-        baseline = (weights * known).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True).clamp(
-            min=1
-        )
+        total = weights.sum(-1, keepdim=True).clamp(min=1)
+        baseline = (weights * known).sum(-1, keepdim=True) / total
         silent = ~rewards.valid | filters.uniform(rewards.total, rewards.valid)[:, None]
-        return dataclasses.replace(
-            plain, values=(known - baseline).masked_fill(silent, 0.0).float()
-        )
+        values = (known - baseline).masked_fill(silent, 0.0).float()
+        return dataclasses.replace(plain, values=values)

@@ -16,7 +16,7 @@ import torch
 from vlmrl.algorithms.advantages import advantages_by_turn, returns_by_turn, spread_over_tokens
 from vlmrl.algorithms.recipes import Recipe
 from vlmrl.parts.algorithms.grpo import Grpo
-from vlmrl.schema import Advantages, Completion, Rewards, Rollouts, Segment
+from vlmrl.schema import Advantages, Completion, Rewards, Rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,9 @@ class TurnGrpo(Grpo):
         """Return what a rollout earned from each of its turns on."""
         turns = completion.turns
         rest = total - self.counted * sum(turn.reward or 0.0 for turn in turns)
-        return returns_by_turn([self._paid(turn) for turn in turns], rest, self.gamma)
-
-    def _paid(self, turn: Segment) -> float:
-        refused = any(call.outcome == "refused" for call in turn.calls)
-        return self.paid * (turn.reward or 0.0) + self.refused * refused
+        refused = [any(call.outcome == "refused" for call in turn.calls) for turn in turns]
+        paid = [
+            self.paid * (turn.reward or 0.0) + self.refused * bad
+            for turn, bad in zip(turns, refused, strict=True)
+        ]
+        return returns_by_turn(paid, rest, self.gamma)

@@ -19,7 +19,7 @@ from vlmrl.interaction.environment import (
     Sample,
     seed_for,
 )
-from vlmrl.schema import Frame, Space
+from vlmrl.schema import Frame
 
 OURS = ("reset", "get_reward")
 
@@ -72,15 +72,9 @@ class TrlClass(Environment):
         """Return what to do."""
         return self.instruction
 
-    def schemas(self, space: Space = "norm1") -> list[dict[str, Any]]:
-        """Return the public methods in OpenAI's form."""
-        methods = self._methods()
-        descriptions = {name: inspect.getdoc(method) or name for name, method in methods.items()}
-        return [tool.schema(methods[name], name, descriptions[name], space) for name in methods]
-
     def step(self, state: Copied, move: Move) -> MoveOutcome:
         """Call a method of a copy."""
-        methods = self._methods()
+        methods = self.methods()
         if move.name not in methods:
             raise Refused(f"there is no action {move.name!r:.60}: expected {', '.join(methods)}")
         arguments = tool.to_values(methods[move.name], move.arguments, lambda *_: Frame())
@@ -97,9 +91,10 @@ class TrlClass(Environment):
     @property
     def actions(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of the public methods."""
-        return (*self._methods(),)
+        return (*self.methods(),)
 
-    def _methods(self) -> dict[str, Callable[..., Any]]:
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """Return the public methods by name."""
         made = plugins.load("environment", self.factory)
         members = inspect.getmembers(made, inspect.isfunction)
         return {name: method for name, method in members if name[0] != "_" and name not in OURS}

@@ -9,7 +9,7 @@ alike changes nothing, so a group's share of the loss is what the penalty is by 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -84,7 +84,8 @@ class BlindPenalty(Strategy):
         verdicts_by_place: dict[tuple[int, int], Verdict] = {}
         worth: dict[int, float] = {}
         for p, grades in zip(asked, graded, strict=True):
-            verdict = _mean(grades)
+            scores = [grade.score for grade in grades if grade.score is not None]
+            verdict = Verdict(statistics.fmean(scores)) if scores else grades[0]
             if verdict.score is not None:
                 worth[p] = verdict.score
             for g, verdicts in enumerate(rewards.verdicts[p]):
@@ -123,11 +124,3 @@ class BlindPenalty(Strategy):
             total[p] = total[p] * (1 - share) if self.how == "multiply" else total[p] - share
         total = total.masked_fill(~rewards.valid, 0.0)
         return rollouts, replace(rewards, total=total)
-
-
-def _mean(grades: Sequence[Verdict]) -> Verdict:
-    """Return the mean grade; a fault where all that apply are."""
-    scores = [grade.score for grade in grades if grade.score is not None]
-    if scores:
-        return Verdict(statistics.fmean(scores))
-    return grades[0]

@@ -17,13 +17,12 @@ from typing import ClassVar
 
 from vlmrl.answers import templates, text
 from vlmrl.errors import UserError
-from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Tag, Verdict
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, pay
+from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Template, Verdict
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, of_origin, pay
 
 SEED_PURPOSE = 22
 LABEL = "caption_sufficiency"
 """Name of the verdict on a description."""
-Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class CaptionSufficiency(Strategy):
         """
         used = {source.template for source in run.loader.sources}
         known = [templates.template(template) for template in used if template is not None]
-        if None not in used and not any(self._has_tag(layout.tags) for layout in known):
+        if None not in used and not any(map(self._has_tag, known)):
             raise UserError(
                 f"strategy caption_sufficiency: expected a training source whose template has the tag "
                 f"<{self.tag}>, such as caption_think_answer, got {', '.join(sorted(map(str, known)))}"
@@ -67,16 +66,22 @@ class CaptionSufficiency(Strategy):
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask again with each description in place of the media, and pay the right answers."""
-        verdicts, captions = self._read(rollouts, rewards)
-        asked = [(spot, rollouts.batch.prompts[spot[0]]) for spot in captions]
-        blind = [
-            run.blind(prompt, self._with_caption(prompt.sample, captions[spot]))
-            for spot, prompt in asked
-        ]
-        if blind:
-            answers = run.ask(blind, 1, draw, SEED_PURPOSE)
-            graded = run.grade(answers, [prompt for _, prompt in asked], draw)
-            for (spot, _), (grade,) in zip(asked, graded, strict=True):
+        verdicts: dict[tuple[int, int], Verdict] = {}
+        asked: list[tuple[tuple[int, int], Prompt, Prompt]] = []
+        for p, g in of_origin(rollouts, rewards, "policy"):
+            prompt = rollouts.batch.prompts[p]
+            if not prompt.sample.media or not self._has_tag(prompt.sample.template):
+                continue
+            verdicts[p, g], caption = self._look_at(rollouts.completions[p][g], prompt)
+            if caption:
+                plain = prompt.sample.without_media()
+                parts = (describe(caption), *plain.parts)
+                sample = replace(plain, parts=parts, template=self.template)
+                asked.append(((p, g), prompt, run.blind(prompt, sample)))
+        if asked:
+            answers = run.ask([blind for _, _, blind in asked], 1, draw, SEED_PURPOSE)
+            graded = run.grade(answers, [prompt for _, prompt, _ in asked], draw)
+            for (spot, _, _), (grade,) in zip(asked, graded, strict=True):
                 verdicts[spot] = replace(grade, parts=verdicts[spot].parts)
         return rollouts, pay(rewards, LABEL, verdicts, self.weight)
 
@@ -90,23 +95,6 @@ class CaptionSufficiency(Strategy):
             for name in ("refused", "copied")
             if read
         }
-
-    def _read(
-        self, rollouts: Rollouts, rewards: Rewards
-    ) -> tuple[dict[Place, Verdict], dict[Place, str]]:
-        """Return a verdict for each completion to pay, and the descriptions that are to be tried."""
-        verdicts: dict[Place, Verdict] = {}
-        captions: dict[Place, str] = {}
-        for p, prompt in enumerate(rollouts.batch.prompts):
-            if not prompt.sample.media or not self._applies(prompt):
-                continue
-            for g, completion in enumerate(rollouts.completions[p]):
-                if not rewards.valid[p, g] or completion.origin != "policy":
-                    continue
-                verdicts[p, g], caption = self._look_at(completion, prompt)
-                if caption:
-                    captions[p, g] = caption
-        return verdicts, captions
 
     def _look_at(self, completion: Completion, prompt: Prompt) -> tuple[Verdict, str]:
         """Return what is known of a description without asking, and the description; "" if it has none."""
@@ -122,15 +110,8 @@ class CaptionSufficiency(Strategy):
             return Verdict(0.0, parts, note="the description holds a tag or a boxed answer"), ""
         return Verdict(0.0, {"refused": 0.0, "copied": copied}), caption
 
-    def _applies(self, prompt: Prompt) -> bool:
-        return self._has_tag(templates.template(prompt.sample.template).tags)
-
-    def _has_tag(self, tags: tuple[Tag, ...]) -> bool:
-        return any(tag.name == self.tag for tag in tags)
-
-    def _with_caption(self, sample: Sample, caption: str) -> Sample:
-        plain = sample.without_media()
-        return replace(plain, parts=(describe(caption), *plain.parts), template=self.template)
+    def _has_tag(self, template: str | Template) -> bool:
+        return any(tag.name == self.tag for tag in templates.template(template).tags)
 
 
 def describe(caption: str) -> str:

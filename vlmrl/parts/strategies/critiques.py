@@ -42,11 +42,8 @@ class Critiques(Strategy):
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask for second answers; the best of a group takes the place of its last completion."""
-        asked = [
-            (p, c)
-            for p in range(len(rollouts.completions))
-            for c in self._wrong(rollouts, rewards, p)
-        ]
+        groups = range(len(rollouts.completions))
+        asked = [(p, c) for p in groups for c in self._wrong(rollouts, rewards, p)]
         if not asked:
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p, _ in asked]
@@ -65,7 +62,8 @@ class Critiques(Strategy):
         """Return `critiques/share`, of groups with a refinement, and `critiques/reward`, its mean."""
         refined = of_origin(rollouts, rewards, "refinement")
         share = len(refined) / max(1, len(rollouts.completions))
-        reward = {"critiques/reward": statistics.fmean(r for _, r in refined)} if refined else {}
+        paid = [float(rewards.total[place]) for place in refined]
+        reward = {"critiques/reward": statistics.fmean(paid)} if paid else {}
         return {"critiques/share": share, **reward}
 
     def _wrong(self, rollouts: Rollouts, rewards: Rewards, p: int) -> list[Completion]:

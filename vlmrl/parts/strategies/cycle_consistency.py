@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vlmrl.data.source import Source
-from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Media, Rewards, Rollouts, Sample, Verdict
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, pay
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, of_origin, pay
 
 SEED_PURPOSE = 24
 LABEL = "cycle_consistency"
@@ -60,30 +59,24 @@ class CycleConsistency(Strategy):
         Raises:
             UserError: `describe` or `ground` is no training source.
         """
-        names = [source.name for source in run.loader.sources]
-        for wanted in (self.describe, self.ground):
-            if wanted not in names:
-                raise UserError(
-                    f"strategy cycle_consistency: expected a training source {wanted!r}, got {names}"
-                )
+        for name in (self.describe, self.ground):
+            run.source(LABEL, name)
 
     def expand(
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask where each description is, and pay what leads back."""
-        source = next(s for s in run.loader.sources if s.name == self.ground)
+        source = run.source(LABEL, self.ground)
         verdicts: dict[tuple[int, int], Verdict] = {}
         questions = []
-        for p, prompt in enumerate(rollouts.batch.prompts):
+        for p, g in of_origin(rollouts, rewards, "policy"):
+            prompt = rollouts.batch.prompts[p]
             if prompt.sample.source != self.describe or not prompt.sample.truth.boxes:
                 continue
-            for g, completion in enumerate(rollouts.completions[p]):
-                if not rewards.valid[p, g] or completion.origin != "policy":
-                    continue
-                verdicts[p, g], description = _look_at(completion)
-                if description:
-                    sample = self._way_back(prompt.sample, description, source)
-                    questions.append(((p, g), run.retell(prompt, sample)))
+            verdicts[p, g], description = _look_at(rollouts.completions[p][g])
+            if description:
+                sample = self._way_back(prompt.sample, description, source)
+                questions.append(((p, g), run.retell(prompt, sample)))
         if questions:
             prompts = [prompt for _, prompt in questions]
             graded = run.grade(run.ask(prompts, 1, draw, SEED_PURPOSE), prompts, draw)

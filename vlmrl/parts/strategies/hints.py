@@ -35,8 +35,8 @@ class Hints(Strategy):
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask failed groups again with their hints; the answers are judged as answers without."""
-        asked = [p for p in range(len(rollouts.completions)) if self._has_failed(rewards, p)]
-        asked = [p for p in asked if self._hint(rollouts.batch.prompts[p])]
+        prompts = enumerate(rollouts.batch.prompts)
+        asked = [p for p, prompt in prompts if self._has_failed(rewards, p) and self._hint(prompt)]
         if not asked:
             return rollouts, rewards
         plain = [rollouts.batch.prompts[p] for p in asked]
@@ -54,7 +54,8 @@ class Hints(Strategy):
         """Return `hints/share`, of groups that got a hint, and `hints/reward`, the mean with it."""
         hinted = of_origin(rollouts, rewards, "hint")
         share = len({p for p, _ in hinted}) / max(1, len(rollouts.completions))
-        reward = {"hints/reward": statistics.fmean(r for _, r in hinted)} if hinted else {}
+        paid = [float(rewards.total[place]) for place in hinted]
+        reward = {"hints/reward": statistics.fmean(paid)} if paid else {}
         return {"hints/share": share, **reward}
 
     def _has_failed(self, rewards: Rewards, p: int) -> bool:

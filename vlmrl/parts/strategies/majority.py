@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from vlmrl.answers import text
-from vlmrl.schema import Completion, Rewards, Rollouts, Verdict
+from vlmrl.schema import Rewards, Rollouts, Verdict
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, pay
 
 LABEL = "majority"
@@ -51,7 +51,7 @@ class Majority(Strategy):
         paid: dict[tuple[int, int], Verdict] = {}
         for p, group in enumerate(rollouts.completions):
             votes = {
-                g: _vote(completion)
+                g: "" if completion.truncated else text.normalised(completion.answer or "")
                 for g, completion in enumerate(group)
                 if rewards.valid[p, g] and completion.origin == "policy"
             }
@@ -89,8 +89,3 @@ def most_frequent(votes: Sequence[str]) -> str:
     """Return the answer that was given most often, more than once; "" if there is not one such."""
     (first, most), (_, next_) = [*Counter(votes).most_common(2), ("", 0), ("", 0)][:2]
     return first if most > max(next_, 1) else ""
-
-
-def _vote(completion: Completion) -> str:
-    """Return what a completion answers, normalised; "" if it does not come to an end or to an answer."""
-    return "" if completion.truncated else text.normalised(completion.answer or "")

@@ -65,7 +65,10 @@ class Rehearsal(Strategy):
 
     def begin(self, run: RunParts) -> None:
         """Try the rows, and keep the completions of those that are near-perfect."""
-        places = self._places([len(source.rows) for source in run.loader.sources])
+        sources = enumerate(run.loader.sources)
+        every = [(number, row) for number, source in sources for row in range(len(source.rows))]
+        tried = min(self.rows or len(every), len(every))
+        places = [every[number * len(every) // tried] for number in range(tried)]
         size = run.config.at(0.0).rollout.prompts
         kept: list[StoredGroup] = []
         begun = last_report = time.monotonic()
@@ -78,7 +81,9 @@ class Rehearsal(Strategy):
             done, now = min(first + size, len(places)), time.monotonic()
             if done == len(places) or now - last_report >= SAY_EVERY_S:
                 left_s, last_report = (now - begun) / done * (len(places) - done), now
-                run.say(_told(done, len(places), len(kept), left_s))
+                left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
+                rows = f"{done} of {len(places)} rows tried, {len(kept)} near-perfect"
+                run.say(f"rehearsal: {rows}, {left} left")
         self.state.update(to_arrays(kept))
 
     def expand(
@@ -109,11 +114,6 @@ class Rehearsal(Strategy):
         rows = float(len(self.state["rows"])) if self.state else 0.0
         return {"rehearsal/rows": rows, "rehearsal/share": share}
 
-    def _places(self, counts: Sequence[int]) -> list[tuple[int, int]]:
-        every = [(source, row) for source, count in enumerate(counts) for row in range(count)]
-        tried = min(self.rows or len(every), len(every))
-        return [every[number * len(every) // tried] for number in range(tried)]
-
     def _tried(
         self, prompts: Sequence[Prompt], draw: BatchDraw, run: RunParts
     ) -> Iterator[StoredGroup]:
@@ -129,8 +129,3 @@ class Rehearsal(Strategy):
             return None
         numbers = np.flatnonzero((self.state["rows"][:, :2] == prompt.place).all(1))
         return int(numbers[0]) if len(numbers) else None
-
-
-def _told(done: int, total: int, kept: int, left_s: float) -> str:
-    left = f"{left_s:.0f} s" if left_s < 100 else f"{left_s / 60:.0f} min"
-    return f"rehearsal: {done} of {total} rows tried, {kept} near-perfect, {left} left"

@@ -21,7 +21,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Prompt, Rewards, Rollouts, Sample, Verdict
 from vlmrl.scoring.scorer import Judged
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, add_groups, pay
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, add_groups, of_origin, pay
 
 SEED_PURPOSE = 21
 LABEL = "self_play"
@@ -70,22 +70,22 @@ class SelfPlay(Strategy):
         Raises:
             UserError: `propose` or `solve` is no training source.
         """
-        names = [source.name for source in run.loader.sources]
-        for wanted in (self.propose, self.solve):
-            if wanted not in names:
-                raise UserError(
-                    f"strategy self_play: expected a training source {wanted!r}, got {names}"
-                )
+        for name in (self.propose, self.solve):
+            run.source(LABEL, name)
         self._keep([])
 
     def expand(
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
         """Ask what was proposed, pay the proposals, and put groups of answers behind the batch."""
-        proposals = self._proposals(rollouts, rewards)
+        proposals = {
+            (p, g): rollouts.completions[p][g].answer
+            for p, g in of_origin(rollouts, rewards, "policy")
+            if rollouts.batch.prompts[p].sample.source == self.propose
+        }
         if not proposals:
             return rollouts, rewards
-        source = next(s for s in run.loader.sources if s.name == self.solve)
+        source = run.source(LABEL, self.solve)
         read = {text: self._read(source, text) for text in proposals.values()}
         chance = np.random.default_rng(draw.seed(SEED_PURPOSE))
         new = [text for text, outcome in read.items() if text and isinstance(outcome, Sample)]
@@ -95,7 +95,12 @@ class SelfPlay(Strategy):
         self._keep([*kept, *new])
         read |= {text: self._read(source, text) for text in old}
         posed = {t: outcome for t in [*new, *old] if isinstance(outcome := read[t], Sample)}
-        groups = self._ask([*posed.values()], source, rollouts.shape[1], draw, run)
+        groups: list[Group] = []
+        if samples := [*posed.values()]:
+            prompts = run.pose(samples, source)
+            answers = run.ask(prompts, rollouts.shape[1], draw, SEED_PURPOSE)
+            judgements = run.judge(answers, samples, draw)
+            groups = list(zip(prompts, answers.completions, judgements, strict=True))
         for text, (_, _, judged) in zip(posed, groups, strict=True):
             read[text] = self._learnability(judged)
         outcomes = ((key, read[text]) for key, text in proposals.items())
@@ -118,16 +123,6 @@ class SelfPlay(Strategy):
             **pool,
         }
 
-    def _proposals(self, rollouts: Rollouts, rewards: Rewards) -> dict[tuple[int, int], str | None]:
-        """Return what was proposed by the place of its completion; None where there is no answer."""
-        return {
-            (p, g): completion.answer
-            for p, prompt in enumerate(rollouts.batch.prompts)
-            if prompt.sample.source == self.propose
-            for g, completion in enumerate(rollouts.completions[p])
-            if rewards.valid[p, g] and completion.origin == "policy"
-        }
-
     def _read(self, source: Source, text: str | None) -> Sample | Verdict:
         """Return the sample that a proposal becomes, or why it becomes none."""
         if not text:
@@ -140,21 +135,6 @@ class SelfPlay(Strategy):
                 return Verdict(self.refused, answer=text, note=str(error.__cause__))
             return Verdict.failed(str(error))  # the card's doing, not the policy's
 
-    def _ask(
-        self,
-        samples: Sequence[Sample],
-        source: Source,
-        count: int,
-        draw: BatchDraw,
-        run: RunParts,
-    ) -> list[Group]:
-        if not samples:
-            return []
-        prompts = run.pose(samples, source)
-        answers = run.ask(prompts, count, draw, SEED_PURPOSE)
-        judged = run.judge(answers, samples, draw)
-        return list(zip(prompts, answers.completions, judged, strict=True))
-
     def _learnability(self, judged: Sequence[Judged]) -> Verdict:
         right = [entry.reward > self.correct_above for entry in judged if entry.reward is not None]
         if not right:
@@ -165,9 +145,8 @@ class SelfPlay(Strategy):
     def _kept(self) -> list[str]:
         """Return the pool, oldest first."""
         ends = np.cumsum(self.state["lengths"])[:-1]
-        return [part.tobytes().decode() for part in np.split(self.state["texts"], ends)][
-            : len(self.state["lengths"])
-        ]
+        texts = [part.tobytes().decode() for part in np.split(self.state["texts"], ends)]
+        return texts[: len(self.state["lengths"])]
 
     def _keep(self, texts: Sequence[str]) -> None:
         latest = [text.encode() for text in texts[max(0, len(texts) - self.pool) :]]

@@ -78,18 +78,13 @@ class Mcp(Tool):
         return parts or ["done"]
 
     def _schema(self, tool: Any) -> dict[str, Any]:
-        body = dict(tool.input_schema)
         number = {"type": "integer", "description": "number of the image, from 1"}
-        replaced = {
-            key: number for key in self.image_arguments if key in body.get("properties", {})
-        }
-        body["properties"] = {**body.get("properties", {}), **replaced}
+        known = tool.input_schema.get("properties", {})
+        properties = known | {key: number for key in self.image_arguments if key in known}
+        body = {**tool.input_schema, "properties": properties}
         body.setdefault("required", [])
-        function = {
-            "name": tool.name,
-            "description": tool.description or tool.name,
-            "parameters": body,
-        }
+        text = tool.description or tool.name
+        function = {"name": tool.name, "description": text, "parameters": body}
         return {"type": "function", "function": function}
 
     def _argument(self, key: str, value: Any, view: View) -> Any:
