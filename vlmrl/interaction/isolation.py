@@ -266,16 +266,17 @@ def _check_part(part: Any, limits: CallLimits) -> str | Shown:
     if isinstance(part, str):
         return cut(clean(cut(part, 2 * limits.max_chars)), limits.max_chars)
     shown = part if isinstance(part, Shown) else Shown(part)
-    if isinstance(shown.medium, Image.Image):
-        return replace(shown, medium=_check_image(shown.medium, limits))
-    if isinstance(shown.medium, Audio):
-        _require_audio(shown.medium)
-        return shown
-    if isinstance(shown.medium, Video):
-        _require_video(shown.medium)
-        return shown
-    kind = type(shown.medium).__name__
-    raise TypeError(f"expected a text, an image, a Video or an Audio of a tool, got {kind}")
+    medium = shown.medium
+    if isinstance(medium, Image.Image):
+        return replace(shown, medium=_check_image(medium, limits))
+    if isinstance(medium, Audio):
+        _require_audio(medium)
+    elif isinstance(medium, Video):
+        _require_video(medium)
+    else:
+        kind = type(medium).__name__
+        raise TypeError(f"expected a text, an image, a Video or an Audio of a tool, got {kind}")
+    return shown
 
 
 def _check_image(image: PilImage, limits: CallLimits) -> PilImage:

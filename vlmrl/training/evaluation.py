@@ -225,9 +225,8 @@ def evaluate(
     rank gets the result of all.
 
     With `config.force_thinking`, which needs the `policy`, every prompt whose template begins with a
-    thought is also answered greedily when forced to think and when forced not to:
-    `forced/think/...`, `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the
-    mean over prompts of the difference think - direct.
+    thought is also answered greedily, forced to think and forced not to: `forced/think/...`,
+    `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the mean of think - direct.
 
     The greedy completions of `benchmarks`, sources with a `BenchmarkCard`, also give the benchmark's own
     numbers: `<source>/strict` from the verdicts of its reward, `<source>/official` by the harness's rule.
@@ -260,8 +259,7 @@ def evaluate(
     for name in ("reward", config.metric):
         if name not in values and name not in figures:
             raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
-    result = _sum_up(step, values, figures, passes, config)
-    return Evaluation(result, scored)
+    return Evaluation(_sum_up(step, values, figures, passes, config), scored)
 
 
 def _sum_up(

@@ -96,8 +96,7 @@ class Trainer:
         groups = GroupSelection(self.algorithm, self.progress)
         while groups.is_short:
             draw = self._draw_prompts(groups.num_batches)
-            rollouts = self._generate(draw)
-            rollouts, rewards = self._score(rollouts, draw)
+            rollouts, rewards = self._score(self._generate(draw), draw)
             groups.add(rollouts, rewards, self.loader.learn(rollouts, rewards))
         rollouts, rewards, sampling = groups.join()
         rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)

@@ -62,7 +62,7 @@ class Critiques(Strategy):
         """Return `critiques/share`, of groups with a refinement, and `critiques/reward`, its mean."""
         refined = of_origin(rollouts, rewards, "refinement")
         share = len(refined) / max(1, len(rollouts.completions))
-        paid = [float(rewards.total[place]) for place in refined]
+        paid = [float(rewards.total[p, g]) for p, g in refined]
         reward = {"critiques/reward": statistics.fmean(paid)} if paid else {}
         return {"critiques/share": share, **reward}
 

@@ -54,7 +54,7 @@ class Hints(Strategy):
         """Return `hints/share`, of groups that got a hint, and `hints/reward`, the mean with it."""
         hinted = of_origin(rollouts, rewards, "hint")
         share = len({p for p, _ in hinted}) / max(1, len(rollouts.completions))
-        paid = [float(rewards.total[place]) for place in hinted]
+        paid = [float(rewards.total[p, g]) for p, g in hinted]
         reward = {"hints/reward": statistics.fmean(paid)} if paid else {}
         return {"hints/share": share, **reward}
 
