@@ -22,7 +22,7 @@ class Chart(AnswerVerifier):
     Where the truth is a number (currency signs, thousands separators and % aside), `tolerance` of
     it may be missed; a whole number from 1800 to 2099 is taken for a year and must be met. Other
     truths are compared as normalised text. `official`: ChartQA's rule as in `lmms_eval` and
-    `vlmevalkit` (`free_text.relaxed`).
+    `vlmevalkit` (`words.relaxed`).
 
     Used by: ChartQA; Mixed-R1 (chart), V-Triune (chart).
 
@@ -46,7 +46,7 @@ class Chart(AnswerVerifier):
     tolerance: float = 0.05
     """Share of the true number by which the answer may miss it."""
     official: Harness | None = None
-    """ChartQA's rule as in a harness (`free_text.relaxed`); to compare, not to train."""
+    """ChartQA's rule as in a harness (`words.relaxed`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted answer."""

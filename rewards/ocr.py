@@ -18,7 +18,7 @@ class Ocr(AnswerVerifier):
     `measure`: `cer` 1 - character errors / characters of the truth, floored at 0; `wer` the same in
     words; `anls` 1 - distance / longer length, 0 below `cut`; `exact` 1 if equal. Texts are in
     Unicode NFKC with white space collapsed, and in lower case unless `ignore_case` is false.
-    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`free_text.anls`).
+    `official`: ANLS as `lmms_eval` or `vlmevalkit` computes it (`words.anls`).
 
     Published sets: Video-R1, HumanOmniV2: `measure: wer, ignore_case: false`; Visionary-R1, VLM-R1
     default: `measure: anls, cut: 0`; DocVQA, InfoVQA: `measure: anls`.
@@ -53,7 +53,7 @@ class Ocr(AnswerVerifier):
     ignore_case: bool = True
     """Whether texts are compared in lower case."""
     official: Harness | None = None
-    """ANLS as a harness computes it (`free_text.anls`); to compare, not to train."""
+    """ANLS as a harness computes it (`words.anls`); to compare, not to train."""
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text; the best counts."""

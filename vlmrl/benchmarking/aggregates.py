@@ -228,9 +228,6 @@ def _pooled_precision(judged: _Class, weights: Array, thresholds: slice) -> Arra
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-# --------------------------------------------------------------------------------------------------
 # Correlations of stated with true numbers over all rows: Pearson's (PLCC) and Spearman's (SRCC).
 #
 # A detail is the pair (stated, true) of a row. Without a pair, None, the row is left out; a pair that
@@ -353,7 +350,7 @@ def statistic_of(aggregate: str, rows: Rows, clusters: Sequence[str]) -> tuple[S
         clusters: [N] for each row what it shares with rows it depends on, such as its image.
     """
     how = AGGREGATES[aggregate]
-    _, cluster = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)
+    cluster = _numbered(clusters)
     count = int(cluster.max()) + 1
     if isinstance(how, Weighted):
         weighted = how.prepare(rows)
@@ -373,7 +370,7 @@ def estimate(
     """
     statistic, count = statistic_of(aggregate, rows, clusters)
     if aggregate == "mean" and np.isin(rows.scores, (0, 1)).all():
-        cluster = np.unique(np.asarray(clusters, dtype=object).astype(str), return_inverse=True)[1]
+        cluster = _numbered(clusters)
         sizes = np.bincount(cluster).astype(np.float64)
         right = np.bincount(cluster, rows.scores).astype(np.float64)
         return float(rows.scores.mean()), *proportion_interval(right, sizes)
@@ -394,8 +391,20 @@ def is_pooled(aggregate: str) -> bool:
     return isinstance(AGGREGATES[aggregate], Pooled)
 
 
-def _mean_columns(rows: Rows) -> Array:
-    return np.stack([rows.scores, np.ones(len(rows.scores))], 1)
+def _numbered(names: Sequence[str]) -> np.ndarray:
+    """Return for each name its number [N] among the distinct ones, in their order."""
+    return np.unique(np.asarray(names, dtype=object).astype(str), return_inverse=True)[1]
+
+
+def _members(names: Sequence[str]) -> Array:
+    """Return 1 where a row is of a group, [N, groups]."""
+    group = _numbered(names)
+    return np.eye(group.max() + 1)[group]
+
+
+def _mean(share: Callable[[Rows], Array]) -> Aggregate:
+    """Make the mean of a share [N] of each row."""
+    return Aggregate(lambda rows: np.stack([share(rows), np.ones(len(rows.scores))], 1), _ratio)
 
 
 def _ratio(sums: Array) -> Array:
@@ -403,10 +412,9 @@ def _ratio(sums: Array) -> Array:
         return sums[..., 0] / sums[..., 1]
 
 
-def _group_columns(rows: Rows) -> Array:
-    """Return for each group its scores and its count: [N, 2 groups]."""
-    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(group.max() + 1)[group]
+def _group_columns(rows: Rows, weights: Array | float = 1.0) -> Array:
+    """Return for each group its scores and its count, by the rows' weights [N]: [N, 2 groups]."""
+    member = _members(rows.by) * np.reshape(weights, (-1, 1))
     return np.concatenate([member * rows.scores[:, None], member], 1)
 
 
@@ -419,12 +427,8 @@ def _mean_of_groups(sums: Array) -> Array:
 
 
 def _squared_columns(rows: Rows) -> Array:
-    """Return the columns of `_group_columns` without the group that has no name."""
-    named = np.array([bool(name) for name in rows.by])
-    both = np.stack([rows.scores, np.ones(len(rows.scores))], 1) * named[:, None]
-    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(group.max() + 1)[group]
-    return np.concatenate([member * both[:, :1], member * both[:, 1:]], 1)
+    """Return the columns of `_group_columns`; the group that has no name does not count."""
+    return _group_columns(rows, np.array([bool(name) for name in rows.by], float))
 
 
 def _mean_by_squares(sums: Array) -> Array:
@@ -443,10 +447,9 @@ def _part_columns(rows: Rows) -> Array:
 
     `by` is `group/part`; groups are alike in the whole, and so are parts in their group.
     """
-    parts, member_of = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    groups = [part.partition("/")[0] for part in parts]
+    groups = [part.partition("/")[0] for part in sorted(set(map(str, rows.by)))]
     shares = [1 / (len(set(groups)) * groups.count(group)) for group in groups]
-    member = np.eye(len(parts))[member_of]
+    member = _members(rows.by)
     return np.concatenate([member * rows.scores[:, None], member, member * shares], 1)
 
 
@@ -465,9 +468,10 @@ def _f1_columns(rows: Rows) -> Array:
     return np.stack([stated * right, stated, right], 1)
 
 
-def _f1(sums: Array) -> Array:
+def _f1(sums: Array, empty: float = 0.0) -> Array:
+    """Return the F1 of hits, stated and right ones; `empty` where neither are there."""
     both = sums[..., 1] + sums[..., 2]
-    return np.divide(2 * sums[..., 0], both, out=np.zeros_like(both), where=both > 0)
+    return np.divide(2 * sums[..., 0], both, out=np.full_like(both, empty), where=both > 0)
 
 
 def _pair_columns(rows: Rows) -> Array:
@@ -475,19 +479,12 @@ def _pair_columns(rows: Rows) -> Array:
 
     `by` is `group/pair`: the two questions about one image.
     """
-    groups = [name.rpartition("/")[0] for name in rows.by]
-    _, pair = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    whole = (np.bincount(pair, rows.scores) == np.bincount(pair))[pair] / np.bincount(pair)[pair]
-    _, group = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(group.max() + 1)[group]
-    pairs = 1 / np.bincount(pair)[pair]
-    parts = [
-        member * rows.scores[:, None],
-        member,
-        member * whole[:, None],
-        member * pairs[:, None],
-    ]
-    return np.concatenate(parts, 1)
+    pair = _numbered(rows.by)
+    share = 1 / np.bincount(pair)[pair]
+    whole = (np.bincount(pair, rows.scores) == np.bincount(pair))[pair] * share
+    member = _members([name.rpartition("/")[0] for name in rows.by])
+    columns = (rows.scores, np.ones(len(pair)), whole, share)
+    return np.concatenate([member * column[:, None] for column in columns], 1)
 
 
 def _sum_of_pairs(sums: Array) -> Array:
@@ -499,7 +496,7 @@ def _sum_of_pairs(sums: Array) -> Array:
 
 def _whole_columns(rows: Rows) -> Array:
     """Return for each row its share of its group, once if all of the group is right; `by` names it."""
-    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
+    group = _numbered(rows.by)
     sizes = np.bincount(group)
     right = np.bincount(group, rows.scores) == sizes
     return np.stack([right[group] / sizes[group], 1 / sizes[group]], 1)
@@ -507,22 +504,17 @@ def _whole_columns(rows: Rows) -> Array:
 
 def _recall_at(threshold: float) -> Aggregate:
     """Make the share of rows whose score is at least a threshold (R@IoU)."""
-
-    def columns(rows: Rows) -> Array:
-        return np.stack([(rows.scores >= threshold).astype(float), np.ones(len(rows.scores))], 1)
-
-    return Aggregate(columns, _ratio)
+    return _mean(lambda rows: (rows.scores >= threshold).astype(float))
 
 
 def _part(name: str, threshold: float | None = None) -> Aggregate:
     """Make the mean of a part, 0 where there is no answer, or the share of rows that reach a threshold."""
 
-    def columns(rows: Rows) -> Array:
+    def share(rows: Rows) -> Array:
         shares = np.array([(detail or {}).get(name, 0.0) for detail in rows.details], float)
-        shares = shares if threshold is None else (shares >= threshold).astype(float)
-        return np.stack([shares, np.ones(len(shares))], 1)
+        return shares if threshold is None else (shares >= threshold).astype(float)
 
-    return Aggregate(columns, _ratio)
+    return _mean(share)
 
 
 def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
@@ -554,28 +546,14 @@ def _box_columns(rows: Rows) -> Array:
 
 
 def _truths_columns(rows: Rows) -> Array:
-    """Return for each group its scores, each counted once a true box: [N, 2 groups]."""
-    truths = np.array([len(detail.right_labels) for detail in rows.details], float)
-    _, group = np.unique(np.asarray(rows.by, dtype=object).astype(str), return_inverse=True)
-    member = np.eye(group.max() + 1)[group] * truths[:, None]
-    return np.concatenate([member * rows.scores[:, None], member], 1)
-
-
-def _box_f1(sums: Array) -> Array:
-    both = sums[..., 1] + sums[..., 2]
-    return np.divide(2 * sums[..., 0], both, out=np.ones_like(both), where=both > 0)
-
-
-def _misses(sums: Array) -> Array:
-    """Return the share of true boxes that were not found."""
-    return 1 - _ratio(sums[..., [0, 2]])
+    """Return the columns of `_group_columns`, each row counted once a true box."""
+    return _group_columns(rows, np.array([len(d.right_labels) for d in rows.details], float))
 
 
 def _extras(sums: Array) -> Array:
     """Return the share of the boxes found that are none."""
-    return 1 - np.divide(
-        sums[..., 0], sums[..., 1], out=np.ones_like(sums[..., 0]), where=sums[..., 1] > 0
-    )
+    hits, stated = sums[..., 0], sums[..., 1]
+    return 1 - np.divide(hits, stated, out=np.ones_like(hits), where=stated > 0)
 
 
 PARTS: dict[str, Aggregate] = {
@@ -596,7 +574,7 @@ CORRELATIONS: dict[str, Aggregate | Weighted] = {
 """Aggregates of the pairs of a stated and a true number."""
 
 AGGREGATES: dict[str, Aggregate | Weighted] = {
-    "mean": Aggregate(_mean_columns, _ratio),
+    "mean": _mean(lambda rows: rows.scores),
     "mean_of_groups": Aggregate(_group_columns, _mean_of_groups),
     "mean_by_squares": Aggregate(_squared_columns, _mean_by_squares),
     "mean_of_groups_of_parts": Aggregate(_part_columns, _mean_of_parts),
@@ -606,8 +584,8 @@ AGGREGATES: dict[str, Aggregate | Weighted] = {
     "recall_at_0.3": _recall_at(0.3),
     "recall_at_0.5": _recall_at(0.5),
     "recall_at_0.7": _recall_at(0.7),
-    "box_f1": Aggregate(_box_columns, _box_f1),
-    "misses": Aggregate(_box_columns, _misses),
+    "box_f1": Aggregate(_box_columns, lambda sums: _f1(sums, empty=1.0)),
+    "misses": Aggregate(_box_columns, lambda sums: 1 - _ratio(sums[..., [0, 2]])),
     "extras": Aggregate(_box_columns, _extras),
     "ap": _precision(scored=False),
     "ap50": _precision(scored=False, thresholds=slice(0, 1)),

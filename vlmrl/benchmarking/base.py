@@ -197,11 +197,11 @@ class BenchmarkCard(Card):
         )
         rows = published_rows(path, split, how)
         there = rows[0] if len(rows) else {}
-        for key, column in self.benchmark.columns.items():
+        for key, column in benchmark.columns.items():
             if there and column not in there:
                 raise UserError(
-                    f"{self.benchmark.path}: expected column {column!r} ({key} of benchmark "
-                    f"{name_of(self.benchmark)!r}), got {', '.join(sorted(there))}"
+                    f"{benchmark.path}: expected column {column!r} ({key} of benchmark "
+                    f"{name_of(benchmark)!r}), got {', '.join(sorted(there))}"
                 )
         return rows
 

@@ -199,9 +199,15 @@ def _row(
 ) -> dict[str, Any]:
     single = [annotation for annotation in objects if not annotation.get("iscrowd")]
     asked = [*names.values()]
+    if (
+        "coco_url" in image and "file_name" not in image
+    ):  # LVIS: it ends with the folder and the file
+        file = "/".join(PurePosixPath(str(image["coco_url"])).parts[-2:])
+    else:
+        file = str(image["file_name"])
     row = {
         "id": str(image["id"]),
-        "file": _file(image),
+        "file": file,
         "width": image["width"],
         "height": image["height"],
         "boxes": [annotation["bbox"] for annotation in single],
@@ -220,13 +226,6 @@ def _row(
         asked = sorted({*row["labels"], *absent})
         row |= {"verified": json.dumps(asked), "partial": json.dumps(partial)}
     return {**row, "asked": ", ".join(asked), "categories": json.dumps(asked)}
-
-
-def _file(image: Mapping[str, Any]) -> str:
-    """Return the image's file; LVIS names its address, which ends with the folder and the file."""
-    if "coco_url" in image and "file_name" not in image:
-        return "/".join(PurePosixPath(str(image["coco_url"])).parts[-2:])
-    return str(image["file_name"])
 
 
 def _corners(box: Sequence[float]) -> list[float]:
@@ -305,14 +304,13 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
         UserError: there is no such file or split.
     """
     named = [path / name for name in how.files if (path / name).exists()]
-    read = LAYOUTS.get(how.layout, lambda file: open_rows(file, _split_of(file, split, named)))
-    parts = [read(file) for file in named or [path]]
+
+    def opened(file: Path) -> Rows:
+        # A file that the benchmark names holds its split, whatever its name says.
+        return open_rows(file, file_split(file) if file in named and file.is_file() else split)
+
+    parts = [LAYOUTS.get(how.layout, opened)(file) for file in named or [path]]
     return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
-
-
-def _split_of(path: Path, split: str, named: Sequence[Path]) -> str:
-    """Return the split to open: a file that the benchmark names holds its split, whatever its name says."""
-    return file_split(path) if path in named and path.is_file() else split
 
 
 class PublishedRows(Sequence[Mapping[str, Any]]):

@@ -25,19 +25,13 @@ from vlmrl.benchmark_rules import (
     spans,
     words,
 )
-from vlmrl.benchmark_rules import words as free_text
-from vlmrl.benchmark_rules import words as open_answers
 from vlmrl.benchmark_rules.detections import Labelled
-from vlmrl.benchmark_rules.letters import lmms_letter, mmmu_letter
 from vlmrl.benchmarking.aggregates import Detections
 from vlmrl.errors import import_extra
 from vlmrl.schema import Frame, Sample, Span
 
 # --------------------------------------------------------------------------------------------------
 # From an answer and a sample to what an aggregate of boxes needs: what was found, and what is there.
-
-
-NONE = np.zeros((0, 4))
 
 
 def listed_boxes(answer: str, sample: Sample, frame: Frame) -> Detections:
@@ -84,7 +78,7 @@ def odinw_row(answer: str, sample: Sample, frame: Frame) -> tuple[Detections, fl
     stated = detections.odinw_boxes(answer, truths, width, height)
     overlaps = detections.odinw_found(stated, truths)
     image = Detections(
-        np.array([box for box, _ in stated], float).reshape(-1, 4) if stated else NONE,
+        np.array([box for box, _ in stated], float).reshape(-1, 4),
         tuple(name for _, name in stated),
         (1.0,) * len(stated),
         true,
@@ -140,15 +134,16 @@ def texts(sample: Sample) -> dict[str, str]:
     return dict(zip(string.ascii_uppercase, sample.truth.options or (), strict=False))
 
 
-def letter_scorer(find: Callable[[str, Sample], str | None]) -> Scorer:
+def _word(reading: str | None, right: str, chance: float = 0.0) -> Score:
+    """Score a word that has to be the right one; an empty one counts as unread."""
+    return Score(float(reading == right), bool(reading), reading or "", chance)
+
+
+def _letter(find: Callable[[str, Sample], str | None]) -> Scorer:
     """Make a scorer of a rule that finds a letter."""
-
-    def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        letter = find(answer, sample)
-        right = letter == right_letter(sample)
-        return Score(float(right), bool(letter), letter or "", 1 / len(option_letters(sample)))
-
-    return score
+    return lambda answer, sample, _: _word(
+        find(answer, sample), right_letter(sample), 1 / len(option_letters(sample))
+    )
 
 
 def accepted_texts(sample: Sample) -> tuple[str, ...]:
@@ -171,17 +166,6 @@ def _mvbench(answer: str, sample: Sample, frame: Frame) -> Score:
     reading = letters.mvbench_word(answer)
     right = letters.mvbench_word(right_letter(sample))
     return Score(float(reading == right) if answer else None, bool(answer), reading)
-
-
-def _drawn(find: Callable[[str, str], str | None], drawn_from: str) -> Scorer:
-    """Make a scorer of a rule that draws one of these letters, whatever the options, if it finds none."""
-
-    def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        reading = find(answer, drawn_from)
-        right = right_letter(sample)
-        return Score(float(reading == right), bool(reading), reading or "", 1 / len(drawn_from))
-
-    return score
 
 
 def _vsi(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -228,13 +212,12 @@ def _judged(rule: Callable[[str, Sample], bool | None]) -> Scorer:
     return score
 
 
-def _right_option(sample: Sample) -> str:
-    """Return the right option with its letter: `B. a dog`."""
+def _tempcompass_choice(answer: str, sample: Sample) -> bool | None:
     letter = right_letter(sample)
-    return f"{letter}. {texts(sample)[letter]}"
+    return words.tempcompass_choice(answer, f"{letter}. {texts(sample)[letter]}")
 
 
-def _matching(answer: str, sample: Sample) -> bool | None:
+def _tempcompass_matching(answer: str, sample: Sample) -> bool | None:
     lines, right = str(sample.meta["question"]).split("\n")[1:], str(sample.meta["answer"])
     return words.tempcompass_matching(answer, right, lines)
 
@@ -250,8 +233,8 @@ def _mmvu(answer: str, sample: Sample, frame: Frame) -> Score:
 def _video_mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score Video-MMMU; an open answer that is empty is left out of the number."""
     if sample.truth.options:
-        letter = lmms_letter(answer, option_letters(sample))
-        return Score(float(letter == right_letter(sample)), bool(letter), letter or "")
+        letter = letters.lmms_letter(answer, option_letters(sample))
+        return _word(letter, right_letter(sample))
     right = words.video_mmmu_open(answer, accepted_texts(sample)[0])
     return Score(float(right) if answer else None, bool(answer))
 
@@ -267,17 +250,17 @@ def _mmau(read: Callable[[str], str]) -> Scorer:
     return score
 
 
-def _daily(answer: str, sample: Sample, frame: Frame) -> Score:
-    reading = answer.strip().upper()
-    return Score(float(reading == right_letter(sample)), bool(reading), reading)
+def _first_span(
+    read: Callable[[str], Span | None], overlap: Callable[[Span, Span], float]
+) -> Scorer:
+    """Make a scorer of a rule that reads one span."""
 
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        assert sample.truth.spans
+        span = read(answer)
+        return Score(overlap(span, sample.truth.spans[0]) if span else 0.0, span is not None)
 
-def _moment(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score VideoChat-R1's grounding."""
-    assert sample.truth.spans
-    span = spans.videochat_span(answer)
-    value = spans.videochat_iou(span, sample.truth.spans[0]) if span else 0.0
-    return Score(value, span is not None)
+    return score
 
 
 def _letter_and_spans(answer: str, sample: Sample) -> tuple[bool, list[Span] | None]:
@@ -306,39 +289,6 @@ def _next_gqa(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(right and iop >= 0.5), bool(stated), detail=detail)
 
 
-def _quality(answer: str, sample: Sample, frame: Frame) -> Score:
-    reading = (spans.tagged(answer, "answer") or "").strip().lower()
-    return Score(
-        float(reading == accepted_texts(sample)[0].strip().lower()), bool(reading), reading
-    )
-
-
-VIDEO_SCORERS: dict[str, Scorer] = {
-    "letter_mvbench": _mvbench,
-    "letter_long_video": letter_scorer(lambda a, s: letters.long_video_letter(a)),
-    "letter_perception": letter_scorer(lambda a, s: letters.perception_letter(a)),
-    "letter_mmau": _drawn(letters.mmau_letter, string.ascii_uppercase[:4]),
-    "letter_omni": letter_scorer(lambda a, s: letters.omni_letter(a, "ABCD")),
-    "letter_worldsense": letter_scorer(lambda a, s: letters.worldsense_letter(a, texts(s)) or "A"),
-    "letter_daily_omni": _daily,
-    "words_mmau": _mmau(str),
-    "words_r1_aqa": _mmau(words.r1_aqa_answer),
-    "vsi": _vsi,
-    "video_r1": _r1,
-    "human_omni": _omni,
-    "tempcompass": _judged(lambda a, s: words.tempcompass_choice(a, _right_option(s))),
-    "tempcompass_yes_no": _judged(lambda a, s: words.tempcompass_yes_no(a, accepted_texts(s)[0])),
-    "tempcompass_matching": _judged(_matching),
-    "mmvu": _mmvu,
-    "video_mmmu": _video_mmmu,
-    "moment_videochat": _moment,
-    "gqa_videochat": _videochat_gqa,
-    "next_gqa": _next_gqa,
-    "tagged_text": _quality,
-}
-"""Official scorers of tasks about videos and audio by name."""
-
-
 # --------------------------------------------------------------------------------------------------
 # Official scorers of single tasks.
 
@@ -346,21 +296,15 @@ VIDEO_SCORERS: dict[str, Scorer] = {
 def _mmmu(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score MMMU: a letter where there are options, else an open answer."""
     if sample.truth.options:
-        letter = mmmu_letter(answer, texts(sample))
         chance = 1 / len(option_letters(sample))
-        return Score(float(letter == right_letter(sample)), bool(letter), letter or "", chance)
+        return _word(letters.mmmu_letter(answer, texts(sample)), right_letter(sample), chance)
     right = accepted_texts(sample)
-    return Score(float(open_answers.mmmu_open(answer, right[0] if len(right) == 1 else right)))
+    return Score(float(words.mmmu_open(answer, right[0] if len(right) == 1 else right)))
 
 
 def _four_texts(sample: Sample) -> dict[str, str]:
     """Return MMBench's options: the harness reads the published `nan` of a missing one as its text."""
     return {**dict.fromkeys("ABCD", "nan"), **texts(sample)}
-
-
-def _equal_letter(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score MMMU-Pro's vision rows: the whole answer is the letter, blanks included."""
-    return Score(float(answer == right_letter(sample)))
 
 
 def _science(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -380,13 +324,13 @@ def _naturalbench(answer: str, sample: Sample, frame: Frame) -> Score:
 def _mathvista(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score what lmms-eval reads without its judge; the rest is wrong, so this is a lower bound."""
     options, kind = sample.truth.options or (), str(sample.meta["answer_type"])
-    reading = open_answers.mathvista_reading(answer, options, kind)
+    reading = words.mathvista_reading(answer, options, kind)
     if reading is None:
         return Score(0.0, read=False)
     right = accepted_texts(sample)[0]
     precision = sample.meta.get("precision") or 0
     assert isinstance(precision, int | float)
-    return Score(float(open_answers.mathvista_right(reading, right, options, kind, precision)))
+    return Score(float(words.mathvista_right(reading, right, options, kind, precision)))
 
 
 def _mathvision(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -395,29 +339,26 @@ def _mathvision(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(mathematics.mathvision_right(answer, right, [*options.values()])))
 
 
-def _tagged_count(answer: str, sample: Sample, frame: Frame) -> Score:
-    count = open_answers.tagged_count(answer)
-    return Score(float(count == sample.truth.number), count is not None)
-
-
-def _screen_click(sized: bool) -> Scorer:
-    """Make a scorer of a click in the box; `sized`: pixels are divided by the image's size."""
+def _number(read: Callable[[str], float | None]) -> Scorer:
+    """Make a scorer of a rule that reads a number, which has to be the true one."""
 
     def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        return _hit(places.screen_point(answer, _size(sample) if sized else (1.0, 1.0)), sample)
+        count = read(answer)
+        return Score(float(count == sample.truth.number), count is not None)
 
     return score
 
 
-def _pyautogui(answer: str, sample: Sample, frame: Frame) -> Score:
-    return _hit(places.pyautogui_point(answer, _size(sample)), sample)
+def _point(read: Callable[[str, Sample], places.XY | None]) -> Scorer:
+    """Make a scorer of a rule that reads a point, which has to lie in the box."""
 
+    def score(answer: str, sample: Sample, frame: Frame) -> Score:
+        assert sample.truth.boxes
+        box, point = sample.truth.boxes[0], read(answer, sample)
+        hit = point and box.x1 <= point[0] <= box.x2 and box.y1 <= point[1] <= box.y2
+        return Score(float(bool(hit)), point is not None)
 
-def _hit(point: places.XY | None, sample: Sample) -> Score:
-    assert sample.truth.boxes
-    box = sample.truth.boxes[0]
-    hit = point and box.x1 <= point[0] <= box.x2 and box.y1 <= point[1] <= box.y2
-    return Score(float(bool(hit)), point is not None)
+    return score
 
 
 def _size(sample: Sample) -> places.XY:
@@ -443,7 +384,7 @@ def _corner_pairs(answer: str, sample: Sample, frame: Frame) -> Score:
 
 def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score a name; no answer at all is wrong there too, an empty one in tags would be right."""
-    right = bool(answer) and free_text.name_two_way(answer, accepted_texts(sample)[0])
+    right = bool(answer) and words.name_two_way(answer, accepted_texts(sample)[0])
     return Score(float(right), bool(answer))
 
 
@@ -461,11 +402,6 @@ def _math_verify(answer: str, sample: Sample, frame: Frame) -> Score:
     return Score(float(library.verify(parsed, right)), bool(parsed))
 
 
-def _to_twenty(answer: str, sample: Sample, frame: Frame) -> Score:
-    count = numbers.count_to_twenty(answer)
-    return Score(float(count == sample.truth.number), count is not None)
-
-
 def _tagged_rating(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as Q-Insight's reward does: the rating is less than 0.35 from the true one."""
     rating, right = numbers.tagged_rating(answer), sample.truth.number
@@ -478,40 +414,6 @@ def _tagged_rating(answer: str, sample: Sample, frame: Frame) -> Score:
 MAX_MATH = 20_000
 """Characters of an answer that math-verify is given."""
 
-TASK_SCORERS: dict[str, Scorer] = {
-    "mmmu": _mmmu,
-    "letter_equal": _equal_letter,
-    "letter_mmvp": letter_scorer(lambda a, s: letters.mmvp_letter(a)),
-    "letter_visulogic": letter_scorer(lambda a, s: letters.visulogic_letter(a)),
-    "letter_geometry": letter_scorer(
-        lambda a, s: letters.geometry_letter(a, s.truth.options or ())
-    ),
-    "letter_mmbench": letter_scorer(lambda a, s: letters.mmbench_letter(a, _four_texts(s))),
-    "letter_mmbench_judged": letter_scorer(
-        lambda a, s: letters.mmbench_letter(a, _four_texts(s), rest=False)
-    ),
-    "letter_science": _science,
-    "letter_tagged": letter_scorer(lambda a, s: letters.tagged_letter(a)),
-    "naturalbench": _naturalbench,
-    "mathvista": _mathvista,
-    "mathvision": _mathvision,
-    "count_tagged": _tagged_count,
-    "click_screen": _screen_click(sized=False),
-    "click_screen_sized": _screen_click(sized=True),
-    "click_pyautogui": _pyautogui,
-    "points_in_mask": _in_mask,
-    "count_to_twenty": _to_twenty,
-    "rating_tagged": _tagged_rating,
-    "box_corner_pairs": _corner_pairs,
-    "name_two_way": _name_two_way,
-    "equal_text": _equal_text,
-    "math_verify": _math_verify,
-    "letter_hr_bench": letter_scorer(lambda a, s: letters.hr_bench_letter(a, texts(s))),
-    "slake": lambda a, s, _: Score(float(open_answers.slake(a, accepted_texts(s)[0]))),
-}
-"""Official scorers of single tasks by name."""
-
-
 # --------------------------------------------------------------------------------------------------
 # Official scorers that several tasks share, and the table of all.
 
@@ -520,18 +422,14 @@ def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
     """Compare as the metric exact_match of lmms-eval does without case and punctuation."""
     bare = str.maketrans("", "", string.punctuation)
     reading = letters.option_start(answer).lower().translate(bare)
-    return Score(float(reading == right_letter(sample).lower()), bool(reading), reading)
+    return _word(reading, right_letter(sample).lower())
 
 
 def _yes_no(read: Callable[[str], letters.Said | None]) -> Scorer:
     """Make a scorer of a rule that reads yes or no."""
-
-    def score(answer: str, sample: Sample, frame: Frame) -> Score:
-        word = read(answer)
-        right = accepted_texts(sample)[0].strip().lower().rstrip(".")
-        return Score(float(word == right), word is not None, word or "")
-
-    return score
+    return lambda answer, sample, _: _word(
+        read(answer), accepted_texts(sample)[0].strip().lower().rstrip(".")
+    )
 
 
 def _text(rule: Callable[[str, tuple[str, ...]], float]) -> Scorer:
@@ -547,10 +445,8 @@ def _real_world(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score as lmms-eval does for RealWorldQA: a letter where the truth is one, else equal text."""
     right = accepted_texts(sample)[0].strip()
     if right.upper() in ("A", "B", "C", "D"):
-        reading = letters.lmms_letter(answer, "ABCD")
-        return Score(float(reading == right.upper()), reading is not None, reading or "", 0.25)
-    reading = answer.lower().strip().rstrip(".")
-    return Score(float(reading == right.lower()), bool(reading), reading)
+        return _word(letters.lmms_letter(answer, "ABCD"), right.upper(), 0.25)
+    return _word(answer.lower().strip().rstrip("."), right.lower())
 
 
 def _ocrbench(answer: str, sample: Sample, frame: Frame) -> Score:
@@ -580,12 +476,6 @@ def _click(harness: places.Harness) -> Scorer:
     return score
 
 
-def _span(answer: str, sample: Sample, frame: Frame) -> Score:
-    assert sample.truth.spans
-    span = spans.charades_span(answer)
-    return Score(spans.hull_iou(span, sample.truth.spans[0]) if span else 0.0, span is not None)
-
-
 def _boxes_odinw(answer: str, sample: Sample, frame: Frame) -> Score:
     detail, share = odinw_row(answer, sample, frame)
     return Score(share, bool(detail.found_labels), detail=detail)
@@ -600,13 +490,13 @@ def _boxes_listed(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 SCORERS: dict[str, Scorer] = {
-    "letter_lmms": letter_scorer(lambda a, s: letters.lmms_letter(a, option_letters(s))),
-    "letter_mmmu": letter_scorer(lambda a, s: letters.mmmu_letter(a, texts(s))),
-    "letter_vlmeval": letter_scorer(lambda a, s: letters.vlmeval_letter(a, texts(s))),
-    "letter_blink": letter_scorer(lambda a, s: letters.blink_letter(a, option_letters(s))),
-    "letter_cv_bench": letter_scorer(lambda a, s: letters.cv_bench_letter(a)),
-    "letter_vstar": letter_scorer(lambda a, s: letters.vstar_letter(a)),
-    "letter_first": letter_scorer(lambda a, s: letters.first_letter(a)),
+    "letter_lmms": _letter(lambda a, s: letters.lmms_letter(a, option_letters(s))),
+    "letter_mmmu": _letter(lambda a, s: letters.mmmu_letter(a, texts(s))),
+    "letter_vlmeval": _letter(lambda a, s: letters.vlmeval_letter(a, texts(s))),
+    "letter_blink": _letter(lambda a, s: letters.blink_letter(a, option_letters(s))),
+    "letter_cv_bench": _letter(lambda a, s: letters.cv_bench_letter(a)),
+    "letter_vstar": _letter(lambda a, s: letters.vstar_letter(a)),
+    "letter_first": _letter(lambda a, s: letters.first_letter(a)),
     "letter_start": _letter_start,
     "real_world": _real_world,
     "yes_no_exact": _yes_no(letters.yes_no_exact),
@@ -625,10 +515,60 @@ SCORERS: dict[str, Scorer] = {
     "box_vlmeval": _box("vlmevalkit"),
     "click_lmms": _click("lmms_eval"),
     "click_vlmeval": _click("vlmevalkit"),
-    "span_iou": _span,
+    "span_iou": _first_span(spans.charades_span, spans.hull_iou),
     "boxes_odinw": _boxes_odinw,
     "boxes_listed": _boxes_listed,
-    **TASK_SCORERS,
-    **VIDEO_SCORERS,
+    "mmmu": _mmmu,
+    # MMMU-Pro's vision rows: the whole answer is the letter, blanks included.
+    "letter_equal": lambda a, s, _: Score(float(a == right_letter(s))),
+    "letter_mmvp": _letter(lambda a, s: letters.mmvp_letter(a)),
+    "letter_visulogic": _letter(lambda a, s: letters.visulogic_letter(a)),
+    "letter_geometry": _letter(lambda a, s: letters.geometry_letter(a, s.truth.options or ())),
+    "letter_mmbench": _letter(lambda a, s: letters.mmbench_letter(a, _four_texts(s))),
+    "letter_mmbench_judged": _letter(
+        lambda a, s: letters.mmbench_letter(a, _four_texts(s), rest=False)
+    ),
+    "letter_science": _science,
+    "letter_tagged": _letter(lambda a, s: letters.tagged_letter(a)),
+    "naturalbench": _naturalbench,
+    "mathvista": _mathvista,
+    "mathvision": _mathvision,
+    "count_tagged": _number(words.tagged_count),
+    "click_screen": _point(lambda a, s: places.screen_point(a, (1.0, 1.0))),
+    "click_screen_sized": _point(lambda a, s: places.screen_point(a, _size(s))),
+    "click_pyautogui": _point(lambda a, s: places.pyautogui_point(a, _size(s))),
+    "points_in_mask": _in_mask,
+    "count_to_twenty": _number(numbers.count_to_twenty),
+    "rating_tagged": _tagged_rating,
+    "box_corner_pairs": _corner_pairs,
+    "name_two_way": _name_two_way,
+    "equal_text": _equal_text,
+    "math_verify": _math_verify,
+    "letter_hr_bench": _letter(lambda a, s: letters.hr_bench_letter(a, texts(s))),
+    "slake": _text(lambda a, right: words.slake(a, right[0])),
+    "letter_mvbench": _mvbench,
+    "letter_long_video": _letter(lambda a, s: letters.long_video_letter(a)),
+    "letter_perception": _letter(lambda a, s: letters.perception_letter(a)),
+    # Draws one of four letters, whatever the options, if it finds none.
+    "letter_mmau": lambda a, s, _: _word(letters.mmau_letter(a, "ABCD"), right_letter(s), 0.25),
+    "letter_omni": _letter(lambda a, s: letters.omni_letter(a, "ABCD")),
+    "letter_worldsense": _letter(lambda a, s: letters.worldsense_letter(a, texts(s)) or "A"),
+    "letter_daily_omni": lambda a, s, _: _word(a.strip().upper(), right_letter(s)),
+    "words_mmau": _mmau(str),
+    "words_r1_aqa": _mmau(words.r1_aqa_answer),
+    "vsi": _vsi,
+    "video_r1": _r1,
+    "human_omni": _omni,
+    "tempcompass": _judged(_tempcompass_choice),
+    "tempcompass_yes_no": _judged(lambda a, s: words.tempcompass_yes_no(a, accepted_texts(s)[0])),
+    "tempcompass_matching": _judged(_tempcompass_matching),
+    "mmvu": _mmvu,
+    "video_mmmu": _video_mmmu,
+    "moment_videochat": _first_span(spans.videochat_span, spans.videochat_iou),
+    "gqa_videochat": _videochat_gqa,
+    "next_gqa": _next_gqa,
+    "tagged_text": lambda a, s, _: _word(
+        (spans.tagged(a, "answer") or "").strip().lower(), accepted_texts(s)[0].strip().lower()
+    ),
 }
 """Official scorers by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -140,9 +140,18 @@ def score_answers(
     rows, tagged = [], 0
     reward = benchmark.strict.reward()
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
-        for some in _batches(answers):
+        for start in range(0, len(answers), BATCH):
+            some = answers[start : start + BATCH]
             samples = [source.sample(answer.index) for answer in some]
-            completions = [_completion(*pair) for pair in zip(some, samples, strict=True)]
+            completions = [
+                templates.completion(
+                    answer.text,
+                    sample.template,
+                    Frame(**answer.frame),
+                    finish_reason=answer.finish_reason,
+                )
+                for answer, sample in zip(some, samples, strict=True)
+            ]
             judged = scorer.judge([[c] for c in completions], samples, whole=False)
             for answer, sample, completion, verdicts in zip(
                 some, samples, completions, judged, strict=True
@@ -155,17 +164,6 @@ def score_answers(
                 wanted = official is not None and official.whole
                 tagged += not wanted and templates.has_unknown_tags(answer.text, sample.template)
     return replace(sum_up(benchmark, official, rows), tagged=tagged / len(rows))
-
-
-def _batches(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
-    return (answers[start : start + BATCH] for start in range(0, len(answers), BATCH))
-
-
-def _completion(answer: Answer, sample: Sample) -> Completion:
-    frame = Frame(**answer.frame)
-    return templates.completion(
-        answer.text, sample.template, frame, finish_reason=answer.finish_reason
-    )
 
 
 def score_row(
@@ -193,7 +191,11 @@ def score_row(
             details["official"] = score.detail
         drawn = official.unread == "expected" and not score.read
         value = score.chance if drawn else score.value
-    groups = {column: str(sample.meta.get(column, "")) for column in _columns(benchmark, official)}
+    by = [column for _, column in _numbers(benchmark, official).values() if column]
+    groups = {column: str(sample.meta.get(column, "")) for column in (*benchmark.groups, *by)}
+    truth = json.dumps(to_json(sample.truth), ensure_ascii=False)
+    if len(truth) > MAX_TRUTH:  # its hash still tells it from another
+        truth = f"{truth[:MAX_TRUTH]} sha256:{hashlib.sha256(truth.encode()).hexdigest()[:16]}"
     return RowScore(
         index=index,
         id=sample.id,
@@ -208,31 +210,16 @@ def score_row(
         text=completion.text,
         answer=completion.answer,
         question=sample.text,
-        truth=_short(json.dumps(to_json(sample.truth), ensure_ascii=False)),
+        truth=truth,
         details=details,
     )
 
 
-def _short(text: str) -> str:
-    """Cut a long text; its hash still tells it from another."""
-    if len(text) <= MAX_TRUTH:
-        return text
-    return f"{text[:MAX_TRUTH]} sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _columns(benchmark: Benchmark, official: Official | None) -> list[str]:
-    numbers = _numbers(benchmark, official).values()
-    by = [column for _, column in numbers]
-    return [*dict.fromkeys(column for column in (*benchmark.groups, *by) if column)]
-
-
 def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple[str, str]]:
     """Return the numbers to report: their aggregate and the column that it groups by."""
-    numbers = {}
-    for kind, rule in (("official", official), ("strict", benchmark.strict)):
-        if rule is not None:
-            numbers[kind] = (rule.aggregate, rule.by)
-    for kind, rule in (("official", official), ("strict", benchmark.strict)):
+    rules = {"official": official, "strict": benchmark.strict}
+    numbers = {kind: (rule.aggregate, rule.by) for kind, rule in rules.items() if rule is not None}
+    for kind, rule in rules.items():
         for name in rule.also if rule is not None else ():
             aggregate, _, by = name.partition(" by ")
             numbers[f"{kind} {name}"] = (aggregate, by)
@@ -271,11 +258,9 @@ def sum_up(benchmark: Benchmark, official: Official | None, rows: Sequence[RowSc
 
 def group_rows(rows: Sequence[RowScore], column: str) -> dict[str, list[RowScore]]:
     """Return the rows by their value in a column of groups, in the order of the values."""
-    groups: dict[str, list[RowScore]] = {
-        value: [] for value in sorted({r.groups[column] for r in rows})
-    }
-    for row in rows:
-        groups[row.groups[column]].append(row)
+    groups: dict[str, list[RowScore]] = {}
+    for row in sorted(rows, key=lambda row: row.groups[column]):
+        groups.setdefault(row.groups[column], []).append(row)
     return groups
 
 
@@ -340,7 +325,7 @@ def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> N
             table.writerow([*plain, *(GROUP + name for name in groups), "details"])
             for row in result.rows:
                 values = [getattr(row, name) for name in plain]
-                details = json.dumps({kind: _plain(detail) for kind, detail in row.details.items()})
+                details = json.dumps(row.details, default=Detections.to_json)
                 table.writerow([*values, *(row.groups[name] for name in groups), details])
 
     files.write_whole(folder / ROWS, write)
@@ -364,7 +349,9 @@ def read_result(folder: Path) -> Stored:
             for column, values in numbers.pop("groups").items()
         }
         aggregates = {name: tuple(how) for name, how in numbers.pop("numbers").items()}
-        passes = _passes(folder / CONTROLS)
+        controls = folder / CONTROLS
+        sampled = json.loads(controls.read_bytes())["pass_at_k"] if controls.is_file() else {}
+        passes = {int(k): figure for k, figure in _read_figures(sampled).items()}
         result = Result(**numbers, figures=figures, groups=groups, numbers=aggregates, rows=rows)
     except OSError as error:
         raise UserError(
@@ -397,13 +384,6 @@ def _read_figures(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Figure]
     return {name: Figure(**figure) for name, figure in figures.items()}
 
 
-def _passes(path: Path) -> dict[int, Figure]:
-    if not path.is_file():
-        return {}
-    passes = json.loads(path.read_text(encoding="utf-8"))["pass_at_k"]
-    return {int(k): figure for k, figure in _read_figures(passes).items()}
-
-
 def _row(line: Mapping[str, str]) -> RowScore:
     groups = {key.removeprefix(GROUP): v for key, v in line.items() if key.startswith(GROUP)}
     plain: dict[str, Any] = {key: v for key, v in line.items() if not key.startswith(GROUP)}
@@ -414,7 +394,3 @@ def _row(line: Mapping[str, str]) -> RowScore:
     plain["answer"] = plain["answer"] or None
     parsed = {k: Detections.from_json(v) if "found" in v else v for k, v in details.items()}
     return RowScore(groups=groups, **plain, details=parsed)
-
-
-def _plain(detail: Any) -> Any:
-    return detail.to_json() if isinstance(detail, Detections) else detail
