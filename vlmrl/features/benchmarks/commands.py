@@ -173,7 +173,9 @@ def evaluate(
             return _evaluate_data(output, model, data, verifier, option, **common)
         assert benchmark is not None
         own = {"--verifier": verifier, "-o": option, "--force-thinking": force_thinking}
-        _check_benchmark(own)
+        for option_name, value in own.items():
+            if value:
+                raise UserError(f"vlmrl eval --benchmark: {option_name} is for --data")
         common |= {"protocol": protocol, "data_root": data_root, "out": out or Path("results")}
         common |= {"export": export, "train_data": train_data, "judge": judge, "tools": tools or ()}
         _evaluate_benchmarks(output, model, benchmark, control, **common)
@@ -211,12 +213,6 @@ def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:
         if data is not None and value is not None:
             option = name.replace("_", "-")
             raise UserError(f"vlmrl eval --data: --{option} is for --benchmark")
-
-
-def _check_benchmark(only: dict[str, Any]) -> None:
-    for name, value in only.items():
-        if value:
-            raise UserError(f"vlmrl eval --benchmark: {name} is for --data")
 
 
 def _evaluate_benchmarks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,15 +116,11 @@ def _line(difference: Difference, scale: float, reach: float) -> dict[str, Any]:
     def place(value: float) -> float:
         return round(INTERVAL_WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
 
-    low, high = (
-        (difference.low, difference.high)
-        if difference.bounded
-        else (difference.value, difference.value)
-    )
+    low = difference.low if difference.bounded else difference.value
+    high = difference.high if difference.bounded else difference.value
+    within = f", {difference.column} {difference.group}" if difference.column else ""
     return {
-        "name": f"{difference.number}, {difference.column} {difference.group}"
-        if difference.column
-        else difference.number,
+        "name": difference.number + within,
         "within": bool(difference.column),
         "verdict": difference.verdict,
         "count": difference.count,
@@ -161,9 +157,6 @@ def _moves(contrast: Contrast, names: tuple[str, str]) -> Iterator[dict[str, Any
 
 def _said(score: float | None) -> str:
     return "none" if score is None else f"{score:.2f}"
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 # --------------------------------------------------------------------------------------------------
@@ -225,7 +218,10 @@ def tabulate_passes(passes: PassCurves) -> Any:
     """Return the curves as a table for the terminal, a line for each k."""
     table = make_table(f"{passes.benchmark}: pass@", *passes.curves)
     for k in passes.ks:
-        cells = (_told(figures.get(k)) for figures in passes.curves.values())
+        cells = (
+            say_figure(figures[k], 100, 1) if k in figures else "-"
+            for figures in passes.curves.values()
+        )
         table.add_row(str(k), *cells)
     return table
 
@@ -244,13 +240,15 @@ def draw_passes(passes: PassCurves) -> dict[str, Any]:
     curves = []
     for number, (name, figures) in enumerate(passes.curves.items()):
         shift = (number - (count - 1) / 2) * DODGE
-        points = [
-            [round(n, 1) for n in (across(k) + shift, up(f.value), *_bounds(f, up))]
-            for k, f in sorted(figures.items())
-        ]
+        points = []
+        for k, figure in sorted(figures.items()):
+            # The interval of too few rows is a point.
+            low, high = (figure.value if b is None else b for b in (figure.low, figure.high))
+            drawn = (across(k) + shift, up(figure.value), up(low), up(high))
+            points.append([round(n, 1) for n in drawn])
         line = " ".join(f"{x},{y}" for x, y, _, _ in points)
         last = max(figures)
-        label = f"pass@{last} {_told(figures[last])}"
+        label = f"pass@{last} {say_figure(figures[last], 100, 1)}"
         colour = number % COLOURS
         curves.append(
             {"name": name, "colour": colour, "points": points, "line": line, "last": label}
@@ -277,19 +275,6 @@ def _curves(arms: Arms, benchmark: str) -> dict[str, dict[str, Mapping[int, Figu
         }
         for name, seeds in arms.items()
     }
-
-
-def _told(figure: Figure | None) -> str:
-    if figure is None:
-        return "-"
-    return say_figure(figure, 100, 1)
-
-
-def _bounds(figure: Figure, up: Callable[[float], float]) -> tuple[float, float]:
-    """Return where an interval is drawn; of too few rows it is a point."""
-    bounds = (figure.low, figure.high)
-    low, high = (figure.value if bound is None else bound for bound in bounds)
-    return up(low), up(high)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -476,8 +461,7 @@ def _table(comparison: ArmComparison, contrast: Contrast) -> Any:
             say_difference(difference, factor),
             verdict,
         )
-    moved = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
-    table.caption = moved
+    table.caption = f"rows won {len(contrast.wins)}, lost {len(contrast.losses)}"
     return table
 
 

@@ -6,6 +6,7 @@ scores them as it does all others. What it draws depends on the row only.
 
 from __future__ import annotations
 
+import itertools
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ import numpy as np
 from vlmrl.benchmarking.base import OURS, BenchmarkCard, name_of
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scorers import accepted_texts
-from vlmrl.benchmarking.scoring import Answer, Result, score_answers
+from vlmrl.benchmarking.scoring import Answer, score_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample
@@ -56,10 +57,6 @@ def controlled(source: Source, control: str) -> Source:
     return replace(source, card=made)
 
 
-def _unchanged(source: Source) -> Callable[[Sample], Sample]:
-    return lambda sample: sample
-
-
 def _text_only(source: Source) -> Callable[[Sample], Sample]:
     """Leave all media out."""
     if source.sample(0).truth.has_places:
@@ -80,23 +77,12 @@ def _shuffled_images(source: Source) -> Callable[[Sample], Sample]:
         for step in range(1, count):
             other = source.sample(int(order[(at + step) % count]))
             if other.media and other.media != sample.media:
-                return replace(sample, parts=_with_media(sample, other.media))
+                media = itertools.cycle(other.media)  # fewer of them are shown again
+                parts = [next(media) if isinstance(p, Media) else p for p in sample.parts]
+                return replace(sample, parts=tuple(parts))
         raise UserError("control shuffled_images: expected rows with different media, got only one")
 
     return change
-
-
-def _with_media(sample: Sample, media: tuple[Media, ...]) -> tuple[str | Media, ...]:
-    """Return the parts with other media in the places of their own; fewer media are shown again."""
-    number = 0
-    parts: list[str | Media] = []
-    for part in sample.parts:
-        if isinstance(part, Media):
-            parts.append(media[number % len(media)])
-            number += 1
-        else:
-            parts.append(part)
-    return tuple(parts)
 
 
 def _shuffled_options(source: Source) -> Callable[[Sample], Sample]:
@@ -107,17 +93,18 @@ def _shuffled_options(source: Source) -> Callable[[Sample], Sample]:
         _refuse(source, "shuffled_options", "its options are not apart from its question")
     if card.official is not None and "{options}" not in card.official.ask:
         _refuse(source, "shuffled_options", "the harness's prompt takes them from elsewhere")
-    return _shuffle_options
 
+    def change(sample: Sample) -> Sample:
+        options, choice = sample.truth.options or (), str(sample.truth.choice)
+        rng = np.random.default_rng([1, int(sample.meta[INDEX])])
+        order = rng.permutation(len(options)).tolist()
+        letters = string.ascii_uppercase[: len(options)]
+        if choice in letters:
+            choice = letters[order.index(letters.index(choice))]
+        shuffled = tuple(options[number] for number in order)
+        return replace(sample, truth=replace(sample.truth, options=shuffled, choice=choice))
 
-def _shuffle_options(sample: Sample) -> Sample:
-    options, choice = sample.truth.options or (), str(sample.truth.choice)
-    order = np.random.default_rng([1, int(sample.meta[INDEX])]).permutation(len(options)).tolist()
-    letters = string.ascii_uppercase[: len(options)]
-    if choice in letters:
-        choice = letters[order.index(letters.index(choice))]
-    shuffled = tuple(options[number] for number in order)
-    return replace(sample, truth=replace(sample.truth, options=shuffled, choice=choice))
+    return change
 
 
 def _refuse(source: Source, control: str, reason: str) -> None:
@@ -129,7 +116,7 @@ CONTROLS: Mapping[str, Callable[[Source], Callable[[Sample], Sample]]] = {
     "text_only": _text_only,
     "shuffled_images": _shuffled_images,
     "shuffled_options": _shuffled_options,
-    NO_THINK: _unchanged,
+    NO_THINK: lambda source: lambda sample: sample,
 }
 """By name, what makes of a source the change of its samples."""
 
@@ -152,11 +139,9 @@ def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> li
     best: dict[str, BestConstant] = {}
     for answer in tried:
         answers = [Answer(i, answer, 1, "stop", frame) for i in range(len(source.rows))]
-        for number, figure in _values(score_answers(card.benchmark, whole, protocol, answers)):
-            if number not in best or figure > best[number].value:
-                best[number] = BestConstant(number, answer, figure)
+        figures = score_answers(card.benchmark, whole, protocol, answers).figures
+        for number in (name for name in figures if name in MAIN):
+            value = figures[number].value
+            if number not in best or value > best[number].value:
+                best[number] = BestConstant(number, answer, value)
     return list(best.values())
-
-
-def _values(result: Result) -> list[tuple[str, float]]:
-    return [(name, figure.value) for name, figure in result.figures.items() if name in MAIN]

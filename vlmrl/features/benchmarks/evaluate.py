@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vlmrl import config, plugins
+from vlmrl import plugins
 from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.sources import with_audio
 from vlmrl.assemble.trained_run import run_of
@@ -24,6 +24,7 @@ from vlmrl.config import (
     ModelConfig,
     PluginRef,
     RewardConfig,
+    ScoringConfig,
     SourceConfig,
     TurnsConfig,
 )
@@ -91,7 +92,8 @@ def evaluate_model(
     with ExitStack() as stack:
         with output.doing(f"starting engine {engine.name}"):
             generator = _start(engine, source, turns, sources[0].access, policy, stack)
-        scorer = Scorer({source.label: source.rewards}, run.scoring if run else _scoring())
+        scoring = run.scoring if run else ScoringConfig(combine="mean")
+        scorer = Scorer({source.label: source.rewards}, scoring)
         stack.callback(scorer.close)
         make = _prompt_maker(policy, source)
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
@@ -117,13 +119,17 @@ def _circumstances(
 ) -> dict[str, Any]:
     """Return what a number must come with to be compared: data, space, pixels, prompts, versions."""
     limits = turns.model_dump(mode="json", exclude={"branching"})
+    digest = hashlib.sha256()
+    for drawn, rollouts, _ in evaluation.scored:
+        for prompt in rollouts.batch.prompts if drawn == "greedy" else ():
+            digest.update(prompt.text.encode() + b"\0")
     return {
         "source": source.model_dump(mode="json"),
         "space": policy.family.space,
         "pixels": pixels_of(policy.processor),
         "max_tokens": max_tokens,
         **({"turns": limits} if source.acts else {}),
-        "prompts_sha256": _prompts_hash(evaluation),
+        "prompts_sha256": digest.hexdigest(),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
     }
@@ -162,10 +168,6 @@ def _start(
     return running
 
 
-def _scoring() -> Any:
-    return config.ScoringConfig(combine="mean")
-
-
 def _source(
     run: Config | None, data: str, options: dict[str, Any] | None, limit: int | None
 ) -> SourceConfig:
@@ -201,12 +203,3 @@ def _rewards(run: Config | None, source: SourceConfig) -> list[RewardConfig]:
     raise UserError(
         f"{source.card}: the card and the run name no verifier that fits; add --verifier NAME"
     )
-
-
-def _prompts_hash(evaluation: Evaluation) -> str:
-    digest = hashlib.sha256()
-    for drawn, rollouts, _ in evaluation.scored:
-        if drawn == "greedy":
-            for prompt in rollouts.batch.prompts:
-                digest.update(prompt.text.encode() + b"\0")
-    return digest.hexdigest()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, Official, name_of
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scorers import accepted_texts, right_letter, texts
@@ -66,22 +68,21 @@ def write_vlmevalkit(
         for columns, row in zip(asked, rows, strict=True)
     ]
     if kind == "ScreenSpot_Pro":
-        _write_screens(folder / "LMUData/images" / name, asked)
+        # Of a screenshot VLMEvalKit reads the size alone.
+        images = folder / "LMUData/images" / name
+        images.mkdir(parents=True, exist_ok=True)
+        for file in {row["image_path"] for row in asked}:
+            width, height = map(int, file.removesuffix(".png").split("x"))
+            Image.new("1", (width, height)).save(images / file)
     _write_table(folder / "LMUData" / f"{name}.tsv", asked)
     _write_table(folder / VLMEVALKIT_MODEL / RUN / f"{VLMEVALKIT_MODEL}_{name}.tsv", answers)
-    return _write_script(folder, name, kind)
-
-
-def _write_script(folder: Path, name: str, kind: str) -> Path:
-    """Add a data set to those that the script scores."""
     listed = folder / "datasets.json"
     config = files.read_json(listed) if listed.is_file() else {}
     config[name] = {"class": kind, "dataset": name}
     files.write_json(listed, config)
     names = " ".join(config)
     script = SCRIPT.format(model=VLMEVALKIT_MODEL, names=names, config=json.dumps(config))
-    path = folder / "score.sh"
-    return files.write_bytes(path, script.encode())
+    return files.write_bytes(folder / "score.sh", script.encode())
 
 
 def _write_table(path: Path, rows: Sequence[Columns]) -> None:
@@ -91,14 +92,13 @@ def _write_table(path: Path, rows: Sequence[Columns]) -> None:
         with to.open("w", newline="", encoding="utf-8", errors="replace") as file:
             lines = csv.writer(file, "excel-tab", quoting=csv.QUOTE_ALL, lineterminator="\n")
             lines.writerow(rows[0])
-            lines.writerows([_cell(value) for value in row.values()] for row in rows)
+            lines.writerows(
+                [f"{value} " if value in MISSING else value for value in row.values()]
+                for row in rows
+            )
 
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_whole(path, write)
-
-
-def _cell(value: Any) -> Any:
-    return f"{value} " if value in MISSING else value
 
 
 def _asked(source: Source, row: RowScore, kind: str) -> Columns:
@@ -108,10 +108,6 @@ def _asked(source: Source, row: RowScore, kind: str) -> Columns:
     if "category" in sample.meta:
         common["category"] = sample.meta["category"]
     return common | CLASSES[kind](sample)
-
-
-def _list(sample: Sample) -> Columns:
-    return {"answer": repr(list(accepted_texts(sample)))}
 
 
 def _one(sample: Sample) -> Columns:
@@ -142,36 +138,21 @@ def _letter(sample: Sample) -> Columns:
 
 
 def _screen(sample: Sample) -> Columns:
+    """Return the corners of the true box in pixels, inside of the image to the last digit."""
+    assert sample.truth.boxes
     meta = sample.meta
-    width, height = map(int, meta["size"])
-    corners = _pixels(sample, width, height)
+    width, height = size = [int(pixels) for pixels in meta["size"]]
+    corners = [round(v * n, 6) for v, n in zip(sample.truth.boxes[0].xyxy, 2 * size, strict=True)]
     columns = {"bbox": repr(corners), "image_path": f"{width}x{height}.png"}
     kept = {"category": meta["group"], "ui_type": meta["ui_type"], "application": "screen"}
     return columns | kept
-
-
-def _pixels(sample: Sample, width: int, height: int) -> list[float]:
-    """Return the corners of the true box in pixels, inside of the image to the last digit."""
-    assert sample.truth.boxes
-    sizes = (width, height, width, height)
-    return [round(v * size, 6) for v, size in zip(sample.truth.boxes[0].xyxy, sizes, strict=True)]
-
-
-def _write_screens(folder: Path, rows: Sequence[Columns]) -> None:
-    """Write an empty image of each size: of a screenshot VLMEvalKit reads the size alone."""
-    from PIL import Image
-
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in {row["image_path"] for row in rows}:
-        width, height = map(int, file.removesuffix(".png").split("x"))
-        Image.new("1", (width, height)).save(folder / file)
 
 
 CLASSES: dict[str, Callable[[Sample], Columns]] = {
     "CountBenchQA": _one,
     "HRBenchDataset": _letter,
     "ImageMCQDataset": _letter,
-    "ImageVQADataset": _list,
+    "ImageVQADataset": lambda sample: {"answer": repr(list(accepted_texts(sample)))},
     "ImageYORNDataset": _yes_no,
     "ScreenSpot_Pro": _screen,
     "TallyQA": _one,

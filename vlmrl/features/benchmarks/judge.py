@@ -127,7 +127,10 @@ def _ask(
     """Return by row the scores, stored or asked for, and the faults."""
     lines = files.read_lines(file) if file.is_file() else []
     stored = {line["asked"]: float(line["score"]) for line in lines}
-    keys = {row.index: _key(judge, row) for row in rows}
+    keys = {}  # each tells a verdict from one by another judge, or on another answer
+    for row in rows:
+        asked = json.dumps([judge.model, judge.task, row.question, row.truth, row.text])
+        keys[row.index] = hashlib.sha256(asked.encode()).hexdigest()
     scores = {i: stored[key] for i, key in keys.items() if key in stored}
     faults: dict[int, str] = {}
     left = [row for row in rows if row.index not in scores]
@@ -160,12 +163,6 @@ def _verdict(judge: Judge, source: Source, row: RowScore) -> Verdict:
     if verdict.score not in (None, 0.0, 1.0) and not judge.official.points:
         return Verdict.failed(f"judge invalid: expected 0 or 1, got {verdict.score:g}")
     return verdict
-
-
-def _key(judge: Judge, row: RowScore) -> str:
-    """Return what tells a verdict from one by another judge, or on another answer."""
-    asked = json.dumps([judge.model, judge.task, row.question, row.truth, row.text])
-    return hashlib.sha256(asked.encode()).hexdigest()
 
 
 def _named(faults: dict[int, str]) -> list[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from vlmrl import plugins
@@ -95,8 +94,11 @@ def find_overlap(benchmark: Source, train: Source) -> Overlap:
     seen = np.array(sorted(images), np.uint64)
     for index in range(len(benchmark.rows)):
         sample = benchmark.sample(index)
-        if any(_is_near(fingerprint, seen) for fingerprint in _hashes(benchmark, sample)):
-            same_image.append(index)
+        for fingerprint in _hashes(benchmark, sample):
+            differing = (seen ^ np.uint64(fingerprint)).view(np.uint8).reshape(-1, 8)
+            if (np.unpackbits(differing, axis=1).sum(1) <= MAX_BITS).any():
+                same_image.append(index)
+                break
         if not grams.isdisjoint(_grams(sample.text)):
             same_text.append(index)
     return Overlap(tuple(same_image), tuple(same_text), len(benchmark.rows), unread)
@@ -105,22 +107,13 @@ def find_overlap(benchmark: Source, train: Source) -> Overlap:
 def _hashes(source: Source, sample: Sample) -> Iterator[int]:
     for medium in decode(sample, source.access, source.reading):
         if isinstance(medium, PilImage):
-            fingerprint = _hash(medium)
+            # Is each of 8 x 8 places darker than its right neighbour?
+            small = medium.convert("L").resize((SIDE + 1, SIDE), Image.Resampling.BOX)
+            pixels = np.asarray(small, dtype=np.int16)
+            bits = np.packbits(pixels[:, :-1] < pixels[:, 1:])
+            fingerprint = int.from_bytes(bits.tobytes(), "big")
             if MIN_DETAIL <= fingerprint.bit_count() <= SIDE**2 - MIN_DETAIL:
                 yield fingerprint
-
-
-def _is_near(fingerprint: int, seen: npt.NDArray[np.uint64]) -> bool:
-    """Return whether one of the hashes [N] differs in few bits."""
-    bits = np.unpackbits((seen ^ np.uint64(fingerprint)).view(np.uint8).reshape(-1, 8), axis=1)
-    return bool((bits.sum(1) <= MAX_BITS).any())
-
-
-def _hash(image: PilImage) -> int:
-    """Return the difference hash: is each of 8 x 8 places darker than its right neighbour?"""
-    small = image.convert("L").resize((SIDE + 1, SIDE), Image.Resampling.BOX)
-    pixels = np.asarray(small, dtype=np.int16)
-    return int.from_bytes(np.packbits(pixels[:, :-1] < pixels[:, 1:]).tobytes(), "big")
 
 
 def _grams(text: str) -> Iterator[tuple[str, ...]]:
@@ -223,7 +216,8 @@ class Session:
         self, benchmark: Benchmark, source: Source, result: Result
     ) -> EvaluatedBenchmark:
         """Ask and score the plan's controls and samples as well."""
-        frames = self._frames(source)
+        lines = files.read_lines(self._folder(source, "") / ANSWERS)
+        frames = {line["index"]: line["frame"] for line in lines}
         constants = []
         if self.plan.controls:
             constants = best_constant(source, self.plan.protocol, frames[result.rows[0].index])
@@ -275,18 +269,10 @@ class Session:
         return self.plan.out / source.name / control if control else self.plan.out / source.name
 
     def _sampling(self, benchmark: Benchmark) -> Sampling:
-        return Sampling(1, self._max_tokens(benchmark), greedy=True)
-
-    def _max_tokens(self, benchmark: Benchmark) -> int:
-        """Return the longest turn: a harness's limit leaves no room for a call."""
         official = benchmark.official(self.plan.protocol)
-        if self.plan.tools or official is None:
-            return self.plan.max_tokens or MAX_TOKENS
-        return self.plan.max_tokens or official.max_tokens
-
-    def _frames(self, source: Source) -> dict[int, Mapping[str, Any]]:
-        lines = files.read_lines(self._folder(source, "") / ANSWERS)
-        return {line["index"]: line["frame"] for line in lines}
+        # A harness's limit leaves no room for a call.
+        limit = MAX_TOKENS if self.plan.tools or official is None else official.max_tokens
+        return Sampling(1, self.plan.max_tokens or limit, greedy=True)
 
     def _ask(
         self,
@@ -310,8 +296,10 @@ class Session:
                 groups = self._generate(batch, sampling, control)
                 for prompt, group in zip(batch.prompts, groups, strict=True):
                     index = prompt.sample.meta[INDEX]
-                    if failed := [fault for completion in group for fault in _faults(completion)]:
-                        faults[index] = failed[0]
+                    ended = [c for c in group if c.finish_reason == "abort"]
+                    calls = (call for completion in ended for call in completion.calls)
+                    if failed := next((call for call in calls if call.outcome == "fault"), None):
+                        faults[index] = f"{failed.name}: {failed.note}"
                         continue
                     stored[index] = [_answer(index, completion) for completion in group]
                     for answer in stored[index]:
@@ -370,7 +358,7 @@ class Session:
             "ask": official.ask if official else None,
             "template": str(source.template),
             "decoding": "greedy",
-            "max_tokens": self._max_tokens(benchmark),
+            "max_tokens": self._sampling(benchmark).max_tokens,
             "engine": self.plan.engine.model_dump(mode="json"),
             "space": policy.family.space,
             "pixels": pixels_of(policy.processor),
@@ -388,13 +376,6 @@ def _answer(index: int, completion: Completion) -> Answer:
     turns = enumerate(completion.turns)
     calls = [{"turn": n, **to_json(asdict(call))} for n, turn in turns for call in turn.calls]
     return Answer(index, *facts, asdict(completion.frame), calls)
-
-
-def _faults(completion: Completion) -> list[str]:
-    """Return how tools failed in a completion that ended so."""
-    if completion.finish_reason != "abort":
-        return []
-    return [f"{call.name}: {call.note}" for call in completion.calls if call.outcome == "fault"]
 
 
 def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:

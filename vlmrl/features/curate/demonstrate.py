@@ -38,10 +38,13 @@ from vlmrl.features.curate.row_blocks import (
     RowBlock,
     begin,
     cut_blocks,
+    fault_of,
+    judge,
     keep_whole,
     load_asked,
     manifest_of,
     require_metric,
+    score_of,
     sources_of,
     write_blocks,
 )
@@ -186,14 +189,11 @@ class _Choice:
         known = [
             (score, verdict.reward, completion)
             for completion, verdict in zip(group, judged, strict=True)
-            if (score := self._score(verdict)) is not None and verdict.reward is not None
+            if (score := score_of(verdict, self.metric)) is not None and verdict.reward is not None
         ]
         passing = [(r, c) for s, r, c in known if s >= self.threshold and not c.truncated]
         if not known:
-            reasons = Counter(
-                verdict.reason or f"no score of {self.metric!r}" for verdict in judged
-            )
-            reason = reasons.most_common(1)[0][0] if reasons else "the teacher gave no answer"
+            reason = fault_of(judged, self.metric) or "the teacher gave no answer"
             return Demonstration(*row.address, own, dropped=reason)
         if not passing:
             return Demonstration(
@@ -209,12 +209,6 @@ class _Choice:
             len(passing),
             row.prompt.frame if row.prompt.sample.truth.has_places else None,
         )
-
-    def _score(self, one: Judged) -> float | None:
-        if self.metric == "reward":
-            return one.reward
-        verdict = one.verdicts.get(self.metric)
-        return verdict.score if verdict is not None and verdict.applies else None
 
 
 def demonstrate(
@@ -305,14 +299,7 @@ def _write(
     """Return the demonstrations of a block's rows."""
     prompts = [row.prompt for row in read if row.prompt is not None]
     groups = teacher(prompts, samples, seed) if prompts else []
-    judged = choice.scorer.judge(
-        groups,
-        [prompt.sample for prompt in prompts],
-        whole=False,
-        staged=True,
-        seen=[prompt.seen for prompt in prompts],
-    )
-    made = iter(zip(groups, judged, strict=True))
+    made = iter(zip(groups, judge(choice.scorer, prompts, groups), strict=True))
     return [
         Demonstration(*row.address, row.own, dropped=row.reason)
         if row.prompt is None

@@ -58,7 +58,8 @@ def fit(weights: np.ndarray, scores: np.ndarray, ridge: float | None = None) -> 
     The constant is not penalised. Without `ridge` it is the one of `RIDGES` with the least
     leave-one-out error, which is exact: e / (1 - h) by the hat matrix.
     """
-    features = _features(weights)
+    products = [weights[:, i] * weights[:, j] for i, j in _pairs(weights.shape[1])]
+    features = np.column_stack([weights, *products])
     centred, target = features - features.mean(0), scores - scores.mean()
     tried = [_solve(centred, target, penalty) for penalty in ([ridge] if ridge else RIDGES)]
     solution, penalty, left_out = min(tried, key=lambda one: float(np.sum((one[2] - target) ** 2)))
@@ -112,11 +113,6 @@ def _solve(
     hat = 1 / len(target) + np.einsum("nk,kn->n", centred, gain)
     residual = (target - centred @ solution) / np.maximum(1 - hat, 1e-12)
     return solution, ridge, target - residual
-
-
-def _features(weights: np.ndarray) -> np.ndarray:
-    products = [weights[:, i] * weights[:, j] for i, j in _pairs(weights.shape[1])]
-    return np.column_stack([weights, *products])
 
 
 def _pairs(count: int) -> list[tuple[int, int]]:
@@ -174,7 +170,11 @@ def fit_mixture(runs: Sequence[Path], metric: str | None = None) -> MixtureFit:
     for pilot in pilots:
         _require_alike(pilots[0], pilot)
         for source in pilot.config.data.train:
-            _require_same_data(sources.setdefault(source.label, source), source, pilot.run)
+            known = sources.setdefault(source.label, source)
+            if known.model_dump(exclude={"weight"}) != source.model_dump(exclude={"weight"}):
+                raise UserError(
+                    f"{pilot.run}: its source {source.label!r} is another one than in earlier pilots"
+                )
     names = list(sources)
     least = len(names) + 2
     if not 2 <= len(names) <= MAX_SOURCES:
@@ -211,7 +211,11 @@ def lines_of(mixture: MixtureFit) -> list[str]:
         lines.append(f"# {source}: {weight:.4f}; without one pilot {lowest:.4f} to {highest:.4f}")
     if m.missing:
         lines.append(f"# pilots that the paper has and these do not: {', '.join(m.missing)}")
-    train = [_written(m.sources[source], weight) for source, weight in m.weights.items()]
+    train = [
+        m.sources[source].model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
+        | {"weight": round(weight, 4)}
+        for source, weight in m.weights.items()
+    ]
     block = yaml.safe_dump({"data": {"train": train}}, sort_keys=False, allow_unicode=True)
     return [*lines, *block.splitlines()]
 
@@ -299,15 +303,3 @@ def _facts(config: Config) -> list[Any]:
     how = {key: evaluation.get(key) for key in ("metric", "benchmarks", "pass_threshold", "limit")}
     sampler = config.data.sampler.model_dump(mode="json")
     return [*(tree[key] for key in ALIKE), config.run.steps, sampler, (held_out, how)]
-
-
-def _require_same_data(known: SourceConfig, source: SourceConfig, run: Path) -> None:
-    same = {"weight"}
-    if known.model_dump(exclude=same) != source.model_dump(exclude=same):
-        raise UserError(f"{run}: its source {source.label!r} is another one than in earlier pilots")
-
-
-def _written(source: SourceConfig, weight: float) -> dict[str, Any]:
-    """Return a source as a config has it, short, with its weight last."""
-    tree = source.model_dump(mode="json", exclude_defaults=True, exclude={"weight"})
-    return {**tree, "weight": round(weight, 4)}

@@ -23,10 +23,13 @@ from vlmrl.features.curate.row_blocks import (
     RowBlock,
     begin,
     cut_blocks,
+    fault_of,
+    judge,
     keep_whole,
     load_asked,
     manifest_of,
     require_metric,
+    score_of,
     sources_of,
     write_blocks,
 )
@@ -57,9 +60,11 @@ class _Rater:
         """Return the ratings of a block."""
         read = block.read(self.make, self.config.data.max_prompt_tokens)
         prompts = [row.prompt for row in read if row.prompt is not None]
-        judged = iter(
-            self._judge(prompts, seed_of(self.config.run.seed, SEED_PURPOSE, *block.numbers))
-        )
+        seed = seed_of(self.config.run.seed, SEED_PURPOSE, *block.numbers)
+        draw = Sampling.of(self.config.at(0.0).rollout, self.samples, seed)
+        batch = PromptBatch(tuple(prompts))
+        groups = self.engine.generate(batch, draw).completions if prompts else ()
+        judged = iter(judge(self.scorer, prompts, groups))
         ratings = []
         for row in read:
             if row.prompt is None:
@@ -68,32 +73,15 @@ class _Rater:
             ratings.append(self._sum_up(row.address, row.own or row.prompt.sample.id, next(judged)))
         return ratings
 
-    def _judge(self, prompts: Sequence[Prompt], seed: int) -> list[list[Judged]]:
-        """Return the verdicts on the completions of prompts, each judged by itself, as training begins."""
-        if not prompts:
-            return []
-        draw = Sampling.of(self.config.at(0.0).rollout, self.samples, seed)
-        rollouts = self.engine.generate(PromptBatch(tuple(prompts)), draw)
-        samples = [prompt.sample for prompt in prompts]
-        seen = [prompt.seen for prompt in prompts]
-        return self.scorer.judge(rollouts.completions, samples, whole=False, staged=True, seen=seen)
-
     def _sum_up(self, address: tuple[str, str, int], own: str, group: Sequence[Judged]) -> Rating:
         """Return the rating of a row from its completions that have a score, or why none has."""
-        scored = [(self._score(verdict), verdict.reward) for verdict in group]
+        scored = [(score_of(verdict, self.metric), verdict.reward) for verdict in group]
         valid = [(s, r) for s, r in scored if s is not None and r is not None]
         if not valid:
-            reasons = Counter(verdict.reason or f"no score of {self.metric!r}" for verdict in group)
-            return Rating(*address, own, None, None, 0, reasons.most_common(1)[0][0])
+            return Rating(*address, own, None, None, 0, fault_of(group, self.metric))
         passed = sum(score >= self.threshold for score, _ in valid)
         reward = sum(reward for _, reward in valid) / len(valid)
         return Rating(*address, own, passed / len(valid), reward, len(valid))
-
-    def _score(self, one: Judged) -> float | None:
-        if self.metric == "reward":
-            return one.reward
-        verdict = one.verdicts.get(self.metric)
-        return verdict.score if verdict is not None and verdict.applies else None
 
 
 def rate(

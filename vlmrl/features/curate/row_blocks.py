@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
-from vlmrl.schema import Prompt
+from vlmrl.schema import Completion, Prompt
+from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.system import files
 from vlmrl.system.files import hash_weights
 from vlmrl.system.interrupt import Interrupt
@@ -83,6 +85,28 @@ class RowBlock:
             prompt = None if reason else next(prompts)
             readings.append(Read(address, row_id(part, number), prompt, reason))
         return readings
+
+
+def score_of(judged: Judged, metric: str) -> float | None:
+    """Return the reward, or the score of a verifier; None for a fault, and where it does not apply."""
+    if metric == "reward":
+        return judged.reward
+    verdict = judged.verdicts.get(metric)
+    return verdict.score if verdict is not None and verdict.applies else None
+
+
+def fault_of(group: Sequence[Judged], metric: str) -> str:
+    """Return the commonest reason why the completions of a row have no score; empty of none."""
+    reasons = Counter(judged.reason or f"no score of {metric!r}" for judged in group)
+    return reasons.most_common(1)[0][0] if reasons else ""
+
+
+def judge(
+    scorer: Scorer, prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]
+) -> list[list[Judged]]:
+    """Return the verdicts on the completions of prompts, each judged by itself, as training begins."""
+    samples, seen = [prompt.sample for prompt in prompts], [prompt.seen for prompt in prompts]
+    return scorer.judge(groups, samples, whole=False, staged=True, seen=seen)
 
 
 def require_metric(config: Config, metric: str) -> str:
@@ -232,7 +256,12 @@ def begin(out: Path, manifest: dict[str, Any], read: ReadFile[_T]) -> list[_T]:
         files.write_lines(out, [{MANIFEST: manifest}])
         return []
     before, lines = read(out)
-    _check_manifest(out, before, manifest)
+    for key, now in json.loads(json.dumps(manifest)).items():
+        if key not in MAY_CHANGE and before.get(key) != now:
+            raise UserError(
+                f"{out}: was made with another {key}: expected {now!r}, got {before.get(key)!r}; choose "
+                "another --out"
+            )
     return [line for _, line in lines]
 
 
@@ -251,17 +280,3 @@ def keep_whole(
         manifest, _ = read(out)
         files.write_lines(out, [{MANIFEST: manifest}, *(asdict(line) for line in whole)])
     return whole
-
-
-def _check_manifest(out: Path, before: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with a file in another way than that in which it was begun.
-
-    Raises:
-        UserError: names the first key that differs.
-    """
-    for key, now in json.loads(json.dumps(manifest)).items():
-        if key not in MAY_CHANGE and before.get(key) != now:
-            raise UserError(
-                f"{out}: was made with another {key}: expected {now!r}, got {before.get(key)!r}; choose "
-                "another --out"
-            )

@@ -219,13 +219,9 @@ def _base(config: Config) -> str | None:
     return public_name(config.model.path) if config.model.path else None
 
 
-def _is_on_hub(name: str | None) -> bool:
-    return name is not None and "/" in name
-
-
 def _header(config: Config, checkpoint: Path, form: str) -> dict[str, Any]:
     header: dict[str, Any] = {"library_name": "peft" if form == "adapter" else "transformers"}
-    if _is_on_hub(base := _base(config)):
+    if (base := _base(config)) is not None and "/" in base:
         header |= {
             "base_model": base,
             "base_model_relation": "adapter" if form == "adapter" else "finetune",

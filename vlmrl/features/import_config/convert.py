@@ -173,7 +173,9 @@ def import_config(path: Path, trainer: str | None = None, gpus: int | None = Non
     trainer = trainer or _trainer_of(settings, path)
     if trainer not in TRAINERS:
         raise UserError(f"--from: expected one of {', '.join(TRAINERS)}, got {trainer!r}")
-    notes = [*_notes(settings, trainer, gpus or _gpus_of(settings))]
+    stated = (settings.get(name) for name in ("nproc_per_node", "NPROC_PER_NODE", "num_processes"))
+    gpus = gpus or next((number for number in stated if isinstance(number, int)), 1)
+    notes = [*_notes(settings, trainer, gpus)]
     config = _assemble(notes, {} if trainer == "easyr1" else HF_DEFAULTS)
     notes += _drop_unknown_options(config)
     for key, words in MISSING.items():
@@ -195,13 +197,6 @@ def _trainer_of(settings: Settings, path: Path) -> str:
     raise UserError(
         f"{path}: the settings look like those of none of {', '.join(TRAINERS)}; say which: --from"
     )
-
-
-def _gpus_of(settings: Settings) -> int:
-    for name in ("nproc_per_node", "NPROC_PER_NODE", "num_processes"):
-        if isinstance(settings.get(name), int):
-            return int(settings[name])
-    return 1
 
 
 def _notes(settings: Settings, trainer: str, gpus: int) -> Iterator[Note]:

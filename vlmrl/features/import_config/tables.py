@@ -90,11 +90,8 @@ def data_of(settings: Settings, trainer: str) -> tuple[list[Note], set[str]]:
         roots = roots if len(roots) == len(files) else [{}] * len(files)
         train = [source_of(file, layout, **root) for file, root in zip(files, roots, strict=True)]
         notes.append(Note("data_file_paths", {"data.train": _named(train)}))
-    for name, key in (
-        ("dataset", "data.train"),
-        ("dataset_name", "data.train"),
-        ("val_dataset", "evaluation.sources"),
-    ):
+    keys = dict.fromkeys(("dataset", "dataset_name"), "data.train")
+    for name, key in {**keys, "val_dataset": "evaluation.sources"}.items():
         stated = settings.get(name)
         if stated and not files:
             places = stated if isinstance(stated, list) else [stated]
@@ -155,14 +152,6 @@ def _rewards(value: Any) -> tuple[dict[str, Any], str]:
     return ({"rewards": known} if known else {}), why
 
 
-def _mode(value: Any) -> str:
-    return "vllm_server" if value == "server" else "vllm"
-
-
-def _scale(value: Any) -> str:
-    return {"group": "std", "True": "std", "batch": "batch"}.get(str(value), "none")
-
-
 def _sharded(value: Any) -> str | None:
     return "fsdp2" if "zero3" in str(value) or "fsdp" in str(value) else None
 
@@ -202,7 +191,10 @@ HF_RULES: Rules = {
         "algorithm.name", {"sequence": "gspo", "sequence_token": "gspo_token"}.get
     ),
     "advantage_estimator": to("algorithm.name", ADVANTAGES.get),
-    "scale_rewards": to(OPTIONS + "scale", _scale),
+    "scale_rewards": to(
+        OPTIONS + "scale",
+        lambda value: {"group": "std", "True": "std", "batch": "batch"}.get(str(value), "none"),
+    ),
     "mask_truncated_completions": with_keys({"scoring.truncated": "mask"}),
     "overlong_filter": with_keys({"scoring.truncated": "mask"}),
     "top_entropy_quantile": left("algorithm `high_entropy` learns from the tokens of high entropy"),
@@ -244,7 +236,7 @@ HF_RULES: Rules = {
     "max_pixels": to("model.max_pixels"),
     "min_pixels": to("model.min_pixels"),
     "use_vllm": with_keys({"engine.name": "vllm"}),
-    "vllm_mode": to("engine.name", _mode),
+    "vllm_mode": to("engine.name", lambda mode: "vllm_server" if mode == "server" else "vllm"),
     "vllm_gpu_memory_utilization": to("engine.options.gpu_memory_utilization"),
     "vllm_tensor_parallel_size": to("engine.options.tensor_parallel_size"),
     "vllm_server_host": left("our servers are others (`vlmrl serve-vllm`): docs/scale/engines.md"),

@@ -45,9 +45,8 @@ class ServedModel:
         self._run, folder = run_of(model)
         settings = ModelConfig(path=folder, dtype=dtype)
         self._policy = Policy(*load_model(settings), settings)
-        for (
-            parameter
-        ) in self._policy.base.parameters():  # nothing trains: all are stored in `dtype`
+        # Nothing trains: all are stored in `dtype`.
+        for parameter in self._policy.base.parameters():
             parameter.requires_grad_(False)
             parameter.data = narrow(parameter, settings)
         self._reading = Reading(with_audio=self._policy.family.hears_videos)

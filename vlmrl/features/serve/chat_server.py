@@ -225,7 +225,11 @@ def read_grading(body: Any) -> Grading:
     ids, fields = body.get("token_ids"), body.get("sampling_params")
     if not isinstance(fields, Mapping) or fields.get("prompt_logprobs") != 0:
         raise UserError("sampling_params.prompt_logprobs: expected 0: this server only grades here")
-    if not isinstance(ids, Sequence) or not _is_ids(ids):
+    if (
+        not isinstance(ids, Sequence)
+        or len(ids) < 2
+        or not all(type(i) is int and 0 <= i < 2**31 for i in ids)
+    ):
         raise UserError("token_ids: expected a list of at least 2 ids of tokens")
     parts = [
         read_part(_as_chat(part), f"content_parts[{index}]")
@@ -234,10 +238,6 @@ def read_grading(body: Any) -> Grading:
     if any(not isinstance(part, Media) for part in parts):
         raise UserError("content_parts: expected media alone")
     return Grading(tuple(ids), Sample("request", "request", (*parts, ""), Truth(), "none"))
-
-
-def _is_ids(ids: Sequence[Any]) -> bool:
-    return len(ids) >= 2 and all(type(i) is int and 0 <= i < 2**31 for i in ids)
 
 
 def _as_chat(part: Any) -> Any:
@@ -271,11 +271,8 @@ def serve_vllm(model: str, host: str, port: int, name: str | None, dtype: Dtype 
     arguments = ["--model", run_of(model)[1], "--served-model-name", name or _name_of(model)]
     arguments += ["--host", host, "--port", str(port)]
     arguments += ["--generation-config", "vllm", "--disable-uvicorn-access-log"]
-    arguments += [
-        "--enable-scale-out",
-        "--logprobs-mode",
-        "raw_logprobs",
-    ]  # what a teacher is asked by
+    # What a teacher is asked by.
+    arguments += ["--enable-scale-out", "--logprobs-mode", "raw_logprobs"]
     if token:  # vLLM's own guard leaves addresses beside /v1 open
         arguments += ["--middleware", "vlmrl.engines.serve.TokenGuard"]
     arguments += ["--dtype", dtype] if dtype else []
@@ -353,10 +350,8 @@ def _reply(name: str, answered: tuple[Prompt, tuple[Completion, ...]], stream: b
         }
         for g, completion in enumerate(completions)
     ]
-    read, written = (
-        len(prompt.encoded.ids),
-        sum(len(completion.token_ids) for completion in completions),
-    )
+    read = len(prompt.encoded.ids)
+    written = sum(len(completion.token_ids) for completion in completions)
     usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
     kind = "chat.completion.chunk" if stream else "chat.completion"
     whole = {**head, "object": kind, "choices": choices, "usage": usage}

@@ -19,7 +19,7 @@ from vlmrl.engines.base import Sampling
 from vlmrl.errors import UserError
 from vlmrl.features.serve.asked_model import ServedModel
 from vlmrl.media.access import Access
-from vlmrl.pages.media import Album, MediaView, Sheet, canvas_of, shapes, view
+from vlmrl.pages.media import Album, Sheet, canvas_of, shapes, view
 from vlmrl.pages.render import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Completion, Media, MediaKind, Prompt, Sample, Truth
@@ -91,6 +91,18 @@ def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Complet
         media = store_media(Path(folder), prompt.sample, prompt.media)
         views = tuple(view(medium, album) for medium in media)
     canvas = canvas_of(views, prompt.sample.main_medium)
+    sheets = [
+        Answered(
+            text=completion.text,
+            thought=completion.parsed.thought,
+            answer=completion.answer,
+            note="cut at the limit of --max-tokens" if completion.finish_reason == "length" else "",
+            views=views,
+            canvas=canvas,
+            truth_shapes=shapes(to_json(places_of(completion, prompt)), canvas),
+        )
+        for completion in answers
+    ]
     page = render(
         Path(__file__).parent,
         "answer.html",
@@ -98,26 +110,11 @@ def write_page(path: Path, model: str, prompt: Prompt, answers: Sequence[Complet
         question=prompt.sample.conversation,
         prompt=prompt.text,
         width=420,
-        sheets=[_answered(completion, prompt, views, canvas) for completion in answers],
+        sheets=sheets,
         images=album.images.values(),
         left_out=album.left_out,
     )
     write_bytes(path, page.encode("utf-8", "replace"))
-
-
-def _answered(
-    completion: Completion, prompt: Prompt, views: tuple[MediaView, ...], canvas: MediaView | None
-) -> Answered:
-    cut = "cut at the limit of --max-tokens" if completion.finish_reason == "length" else ""
-    return Answered(
-        text=completion.text,
-        thought=completion.parsed.thought,
-        answer=completion.answer,
-        note=cut,
-        views=views,
-        canvas=canvas,
-        truth_shapes=shapes(to_json(places_of(completion, prompt)), canvas),
-    )
 
 
 # --------------------------------------------------------------------------------------------------
