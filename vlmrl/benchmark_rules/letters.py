@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from vlmrl.benchmark_rules.words import strip_punctuation
@@ -142,10 +142,7 @@ def mmau_letter(answer: str, letters: Sequence[str]) -> str | None:
     The forms `(A)`, ` A ` and `A.` in this order; of several letters the last that stands between
     blanks, else the first on offer.
     """
-    bare = answer
-    for mark in ",.!?;:'":
-        bare = bare.strip(mark)
-    return _form(f" {bare} ", letters, ("({})", " {} ", "{}."), " {} ")
+    return _form(_padded(answer), letters, ("({})", " {} ", "{}."), " {} ")
 
 
 def omni_letter(answer: str, letters: Sequence[str]) -> str | None:
@@ -155,18 +152,42 @@ def omni_letter(answer: str, letters: Sequence[str]) -> str | None:
 
     Differs from strict: the last letter of "UNESCO B" says B, and so does that of "DVB ".
     """
-    padded = f" {answer.strip()} "
-    if any(f"({letter})" in padded for letter in letters):
-        return _form(padded, letters, ("({})",), "({})")
-    return _form(padded, letters, ("{} ", "{}."), " {} ")
+    return _bracketed_or_bare(f" {answer.strip()} ", letters)
 
 
-def _form(padded: str, letters: Sequence[str], forms: Sequence[str], position: str) -> str | None:
+def _padded(answer: str, marks: str = ",.!?;:'") -> str:
+    """Return the answer between blanks, without each mark in turn at its ends."""
+    for mark in marks:
+        answer = answer.strip(mark)
+    return f" {answer} "
+
+
+def _form(padded: str, letters: Collection[str], forms: Sequence[str], position: str) -> str | None:
     """Return the letter in the first form that occurs; of several the one whose `position` is last."""
     for form in forms:
         if held := [letter for letter in letters if form.format(letter) in padded]:
             return max(held, key=lambda letter: padded.rfind(position.format(letter)))
     return None
+
+
+def _bracketed_or_bare(padded: str, letters: Collection[str]) -> str | None:
+    bracketed = _form(padded, letters, ("({})",), "({})")
+    return bracketed or _form(padded, letters, ("{} ", "{}."), " {} ")
+
+
+def _last_text(padded: str, options: Mapping[str, str]) -> str | None:
+    """Return, in more than five words, the last option whose text occurs."""
+    lower = padded.lower()
+    held = [letter for letter, text in options.items() if text.lower() in lower]
+    if not held or len(padded.split()) <= 5:
+        return None
+    return max(held, key=lambda letter: lower.rfind(options[letter].lower()))
+
+
+def _only_text(answer: str, options: Mapping[str, str]) -> str | None:
+    """Return the only option whose text occurs."""
+    held = [letter for letter, text in options.items() if text.lower() in answer.lower()]
+    return held[0] if len(held) == 1 else None
 
 
 def worldsense_letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -177,16 +198,8 @@ def worldsense_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
     Differs from strict: "Definitely B" says B, since D and B occur and B is offered first.
     """
-    padded = answer
-    for mark in ",.!?;:'":
-        padded = padded.strip(mark)
-    padded = f" {padded} "
-    if held := [letter for letter in options if letter in padded]:
-        return max(held, key=lambda letter: padded.rfind(f"({letter})"))
-    lower = padded.lower()
-    if len(padded.split()) > 5:
-        held = [letter for letter, text in options.items() if text.lower() in lower]
-    return max(held, key=lambda option: lower.rfind(options[option].lower())) if held else None
+    padded = _padded(answer)
+    return _form(padded, options, ("{}",), "({})") or _last_text(padded, options)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -221,10 +234,8 @@ def lmms_letter(answer: str, letters: Sequence[str]) -> str | None:
 
     Differs from strict: "A dog, so the answer is C" says A.
     """
-    bare = answer.strip()
-    for mark in ",.!?;:'\"":
-        bare = bare.strip(mark)
-    padded, core, lower = f" {bare} ", f" {bare} ".strip(), f" {bare} ".lower()
+    padded = _padded(answer.strip(), ",.!?;:'\"")
+    core, lower = padded.strip(), padded.lower()
     ranked: list[tuple[int, int, str]] = []
     for form, rank in (("({})", 6), ("{}.", 5), ("{}:", 4), ("{})", 3), ("{} ", 2)):
         places = ((padded.rfind(form.format(letter)), letter) for letter in letters)
@@ -252,18 +263,8 @@ def mmmu_letter(answer: str, options: Mapping[str, str]) -> str | None:
     Differs from strict: the last letter A of "A dog" is an answer; where none is found the harness
     draws one.
     """
-    padded = answer
-    for mark in ",.!?;:'":
-        padded = padded.strip(mark)
-    padded = f" {padded} "
-    for form, position in (("({})", "({})"), ("{} ", " {} "), ("{}.", " {} ")):
-        if held := [letter for letter in options if form.format(letter) in padded]:
-            return max(held, key=lambda letter: padded.rfind(position.format(letter)))
-    if len(padded.split()) > 5:
-        lower = padded.lower()
-        if held := [letter for letter, text in options.items() if text.lower() in lower]:
-            return max(held, key=lambda letter: lower.rfind(options[letter].lower()))
-    return None
+    padded = _padded(answer)
+    return _bracketed_or_bare(padded, options) or _last_text(padded, options)
 
 
 def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -288,11 +289,9 @@ def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
         stated = _STATED.search(answer)
         if stated and stated[1].upper() in options:
             return stated[1].upper()
-    lower = answer.lower()
-    if len(lower) > 2 * sum(map(len, options.values())):
+    if len(answer.lower()) > 2 * sum(map(len, options.values())):
         return None
-    held = [letter for letter, text in options.items() if text.lower() in lower]
-    return held[0] if len(held) == 1 else None
+    return _only_text(answer, options)
 
 
 def first_letter(answer: str) -> str:
@@ -392,11 +391,8 @@ def visulogic_letter(answer: str) -> str | None:
     for pattern in _VISULOGIC:
         if matches := pattern.findall(reply):
             return str(matches[-1]).upper()
-    return (
-        reply[0].upper()
-        if 0 < len(reply) <= 3 and reply[0].upper() in ("A", "B", "C", "D")
-        else None
-    )
+    start = reply[:1].upper()
+    return start if len(reply) <= 3 and start in ("A", "B", "C", "D") else None
 
 
 def geometry_letter(answer: str, options: Sequence[str]) -> str | None:
@@ -411,12 +407,8 @@ def geometry_letter(answer: str, options: Sequence[str]) -> str | None:
     for pattern in _GEOMETRY:
         if matches := pattern.findall(reply):
             return str(matches[-1]).upper()
-    held = [
-        letter
-        for letter, text in zip("ABCD", options, strict=False)
-        if text.lower() in reply.lower()
-    ]
-    return held[0] if held else None
+    pairs = zip("ABCD", options, strict=False)
+    return next((letter for letter, text in pairs if text.lower() in reply.lower()), None)
 
 
 def mmbench_letter(answer: str, options: Mapping[str, str], rest: bool = True) -> str | None:
@@ -427,14 +419,9 @@ def mmbench_letter(answer: str, options: Mapping[str, str], rest: bool = True) -
     `lmms_letter`, as its static task does; without it a judge is asked.
     """
     words = answer.split()
-    letter_chosen: str | None = None
-    if "Failed to obtain answer via API" not in answer:
-        letter_chosen = _only_letter(words)
-    if letter_chosen is None:
-        lower = answer.lower()
-        held = [letter for letter, text in options.items() if text.lower() in lower]
-        letter_chosen = held[0] if len(held) == 1 else None
-    return lmms_letter(answer, sorted(options)) if letter_chosen is None and rest else letter_chosen
+    failed = "Failed to obtain answer via API" in answer
+    letter = (None if failed else _only_letter(words)) or _only_text(answer, options)
+    return lmms_letter(answer, sorted(options)) if letter is None and rest else letter
 
 
 def _only_letter(words: Sequence[str]) -> str | None:
@@ -466,17 +453,15 @@ def hr_bench_letter(answer: str, options: Mapping[str, str]) -> str | None:
     occurs. What is left goes to a judge.
     """
     if "Failed to obtain answer via API" not in answer:
-        if any(refusal in answer for refusal in _TASK_REFUSALS):
+        if any(refusal in answer for refusal in _REFUSALS):
             return "Z"
-        words = answer.translate(_TASK_BLANKED).split()
+        words = answer.translate(_BLANKED).split()
         letters = [letter for letter in options if letter in words]
         if len(letters) == 1:
             return letters[0]
         if not letters and "Z" in words:
             return "Z"
-    lower = answer.lower()
-    held = [letter for letter, text in options.items() if text.lower() in lower]
-    return held[0] if len(held) == 1 else None
+    return _only_text(answer, options)
 
 
 def naturalbench_word(answer: str, words: Pair) -> str | None:
@@ -485,7 +470,11 @@ def naturalbench_word(answer: str, words: Pair) -> str | None:
     Source: tasks/naturalbench/utils.py; `words` are yes and no, or A and B. Differs from strict: the
     article of "a red B" says A.
     """
-    at = {word: match.start() for word in words if (match := _word(word).search(answer))}
+    at = {
+        word: match.start()
+        for word in words
+        if (match := re.search(rf"\b{word}\b", answer, re.IGNORECASE))
+    }
     return min(at, key=lambda word: at[word]) if at else None
 
 
@@ -497,17 +486,6 @@ def tagged_letter(answer: str) -> str | None:
     return match[1] if match else None
 
 
-def _word(word: str) -> re.Pattern[str]:
-    return re.compile(rf"\b{word}\b", re.IGNORECASE)
-
-
-_TASK_REFUSALS = (
-    "Sorry, I can't help with images of people yet.",
-    "I can't process this file.",
-    "I'm sorry, but without the image provided",
-    "Cannot determine the answer",
-)
-_TASK_BLANKED = dict.fromkeys(map(ord, ".()[],:;!*#{}"), " ")
 _MARKS: tuple[Pair, ...] = (
     ("", "."), ("", ","), ("", ":"), ("", ")"), ("", ")."), ("(", ")"), ("(", ")."),
     (":", ""), (":", ","), (":", "."), (":", ")"), (":", ")."),
