@@ -403,7 +403,6 @@ def _members(names: Sequence[str]) -> Array:
 
 
 def _mean(share: Callable[[Rows], Array]) -> Aggregate:
-    """Make the mean of a share [N] of each row."""
     return Aggregate(lambda rows: np.stack([share(rows), np.ones(len(rows.scores))], 1), _ratio)
 
 
@@ -503,7 +502,6 @@ def _whole_columns(rows: Rows) -> Array:
 
 
 def _recall_at(threshold: float) -> Aggregate:
-    """Make the share of rows whose score is at least a threshold (R@IoU)."""
     return _mean(lambda rows: (rows.scores >= threshold).astype(float))
 
 

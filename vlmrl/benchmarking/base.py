@@ -258,7 +258,6 @@ def open_benchmark(name: str, path: str) -> Benchmark:
 
 
 def _other_split(benchmark: Benchmark, split: str) -> Benchmark:
-    """Return a benchmark with another split and its count."""
     if split not in benchmark.splits:
         known = ", ".join((benchmark.split, *benchmark.splits))
         raise UserError(f"benchmark {name_of(benchmark)!r} has no split {split!r}; it has: {known}")

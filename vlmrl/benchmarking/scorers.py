@@ -140,7 +140,6 @@ def _word(reading: str | None, right: str, chance: float = 0.0) -> Score:
 
 
 def _letter(find: Callable[[str, Sample], str | None]) -> Scorer:
-    """Make a scorer of a rule that finds a letter."""
     return lambda answer, sample, _: _word(
         find(answer, sample), right_letter(sample), 1 / len(option_letters(sample))
     )
@@ -426,14 +425,12 @@ def _letter_start(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 def _yes_no(read: Callable[[str], letters.Said | None]) -> Scorer:
-    """Make a scorer of a rule that reads yes or no."""
     return lambda answer, sample, _: _word(
         read(answer), accepted_texts(sample)[0].strip().lower().rstrip(".")
     )
 
 
 def _text(rule: Callable[[str, tuple[str, ...]], float]) -> Scorer:
-    """Make a scorer of a rule that compares with the accepted texts."""
     return lambda answer, sample, frame: Score(float(rule(answer, accepted_texts(sample))))
 
 

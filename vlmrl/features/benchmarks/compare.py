@@ -430,7 +430,6 @@ def _overall(contrast: Contrast, number: str) -> Difference:
 
 
 def _cautions(comparison: ArmComparison) -> Iterator[str]:
-    """Yield what a reader should know before the tables."""
     strict = conclude(comparison, "strict")
     turned = [c for c in comparison.contrasts if c.main.verdict != _overall(c, "strict").verdict]
     if turned:

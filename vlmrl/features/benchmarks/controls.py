@@ -58,7 +58,6 @@ def controlled(source: Source, control: str) -> Source:
 
 
 def _text_only(source: Source) -> Callable[[Sample], Sample]:
-    """Leave all media out."""
     if source.sample(0).truth.has_places:
         _refuse(source, "text_only", "its answers are places in an image")
     return lambda sample: replace(

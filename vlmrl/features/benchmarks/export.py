@@ -102,7 +102,6 @@ def _write_table(path: Path, rows: Sequence[Columns]) -> None:
 
 
 def _asked(source: Source, row: RowScore, kind: str) -> Columns:
-    """Return a row of the data set's table."""
     sample = source.sample(row.index)
     common: Columns = {"index": row.index + 1, "question": row.question}
     if "category" in sample.meta:

@@ -287,7 +287,6 @@ def _sources(config: Config) -> list[tuple[Config, SourceConfig]]:
 def _teacher(
     config: Config, model: str, policy: Policy, replies: Path
 ) -> AbstractContextManager[Teacher]:
-    """Return what gives the teacher of this name: one of the config's `models`, else the policy itself."""
     if model in config.models:
         return asking(config, model, policy, instruct_by_source(config), replies)
     return generating(config, policy)
@@ -296,7 +295,6 @@ def _teacher(
 def _write(
     read: Sequence[Read], teacher: Teacher, choice: _Choice, samples: int, seed: int
 ) -> list[Demonstration]:
-    """Return the demonstrations of a block's rows."""
     prompts = [row.prompt for row in read if row.prompt is not None]
     groups = teacher(prompts, samples, seed) if prompts else []
     made = iter(zip(groups, judge(choice.scorer, prompts, groups), strict=True))

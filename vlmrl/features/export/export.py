@@ -128,7 +128,6 @@ def _cast(source: Path, target: Path, dtype: str) -> None:
 
 
 def _bytes(weights: Path) -> int:
-    """Return the bytes of the tensors in a weight file."""
     with safe_open(weights, framework="pt") as file:
         return sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118
 
@@ -249,7 +248,6 @@ def _introduction(config: Config, checkpoint: Path, form: str) -> str:
 
 
 def _auto_class(checkpoint: Path) -> str:
-    """Return the transformers class that loads a checkpoint."""
     from transformers.models.auto import modeling_auto
 
     config = read_json(checkpoint / "config.json")
@@ -463,7 +461,6 @@ def export_run(
 
 
 def _require_form(form: Form, model: ModelConfig, source: Path) -> None:
-    """Refuse a form that a run does not have, with the reason."""
     if form == "merged" and model.quantization:
         raise UserError(
             f"export --merged: the adapter was trained on 4-bit weights (model.quantization: "

@@ -96,7 +96,6 @@ def _of_script(path: Path, text: str) -> Settings:
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    """Return a word with the values of the variables that are known."""
     return VARIABLE.sub(lambda found: variables.get(found[1], found[0]), word)
 
 

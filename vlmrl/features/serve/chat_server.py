@@ -188,8 +188,6 @@ class Grading:
 
 
 def _grading_routes(batches: Batches) -> list[Route]:
-    """Return the routes that a teacher is asked through."""
-
     def handled(handle: Handle) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
             return await answer(request, lambda body: (handle(body), JSONResponse))
