@@ -112,7 +112,7 @@ def test_a_bad_row_of_the_data_set_is_named() -> None:
     reward = reward_function("box_iou")
     with pytest.raises(UserError, match="truth has no key 'box'"):
         reward(["?"], [RIGHT], truth=[{"box": [1]}], media=[MEDIA])
-    with pytest.raises(UserError, match="no JSON"):
+    with pytest.raises(UserError, match="as JSON"):
         reward(["?"], [RIGHT], truth=["{"], media=[MEDIA])
 
 
