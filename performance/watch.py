@@ -135,9 +135,9 @@ def main() -> None:
         shell = time.process_time() - begin
         first, size = ask()
         print(f"first page: {shell + first:.3f} CPU s; {(len(page.content) + size) / 1e6:.2f} MB")
-        begin, parts = time.process_time(), runs.get("long")
-        assert parts is not None
-        parts.fit.wait()
+        begin, run = time.process_time(), runs.get("long")
+        assert run is not None
+        run.fitting.join()
         print(f"fit of compute, beside the page: {time.process_time() - begin:.3f} CPU s more")
         process, spent, held = psutil.Process(), [], []
         for number in range(given.appends):

@@ -13,9 +13,10 @@ from PIL import Image
 from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.features.report.curves import LARGE, draw
 from vlmrl.features.report.first_screen import RunFacts, describe, say_metric
+from vlmrl.features.report.growing import MAX_POINTS, Series
 from vlmrl.features.report.held_out import BEST_CONSTANT, CORRECTED, change, halves, levels
 from vlmrl.features.report.page import build_report
-from vlmrl.features.report.series import MAX_POINTS, CurvePanel, Series, is_quiet, with_words
+from vlmrl.features.report.series import CurvePanel, is_quiet, with_words
 from vlmrl.runs import run_folder
 from vlmrl.system import files
 

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.report_page import Page, completion, config, row
 from vlmrl.features.report.compute_fit import fit_compute, fit_panel
-from vlmrl.features.report.growing import Spent
+from vlmrl.features.report.growing import StepLines
 from vlmrl.features.report.page import build_report, group_section, read_groups, solved_rows
 from vlmrl.features.report.series import CurvePanel
 from vlmrl.runs import run_folder
@@ -140,4 +140,4 @@ def test_the_page_has_them(tmp_path: Path) -> None:
     assert "limit of more compute" in page.text and "half of the way after 300 s" in page.text
     solved = [json.loads(line) for line in (tmp_path / "solved.jsonl").read_text().splitlines()]
     assert [one["id"] for one in solved] == ["a", "b", "c"]
-    assert fit_panel("none", Spent(), []) is None
+    assert fit_panel("none", StepLines(), []) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,23 @@ from hypothesis import strategies as st
 
 from helpers.report_page import begin_run, completion, config, row, verdict
 from vlmrl.features.report.gallery import FacetChoice
-from vlmrl.features.report.growing import AXES, MOST, GrowingCurve, GrowingCurves, Spent
-from vlmrl.features.report.live_pages import LiveParts, compared, say_state
+from vlmrl.features.report.growing import AXES, MAX_POINTS, StepLines
+from vlmrl.features.report.live_pages import compared, newer_parts, say_state
 from vlmrl.features.report.live_run import AppendedLines, LiveRun
 from vlmrl.features.report.page import build_report
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.system import files
 
 
-def steps_of(found: list[dict[str, Any]]) -> list[int]:
-    return [line["step"] for line in found]
-
-
 def test_each_line_is_read_once_and_a_torn_one_later(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = AppendedLines(path)
-    assert lines.read() == []
+    assert not lines.read()
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n{"st')
-    assert steps_of(lines.read()) == [1, 2] and lines.read() == []
+    assert lines.read() and lines.steps.steps == [1, 2] and not lines.read()
     with path.open("ab") as file:
         file.write(b'ep": 3}\n[1]\n{"x": 1}\n{"step": 3.5}\n{"step": 4, "x": "y"}\n{"step": 4}\n')
-    assert steps_of(lines.read()) == [3, 4] and lines.damaged == 4
+    assert lines.read() and lines.steps.steps == [1, 2, 3, 4] and lines.damaged == 4
 
 
 def test_a_file_that_a_resumed_run_rewrote_is_read_anew(tmp_path: Path) -> None:
@@ -43,39 +38,25 @@ def test_a_file_that_a_resumed_run_rewrote_is_read_anew(tmp_path: Path) -> None:
     lines = AppendedLines(path)
     lines.read()
     files.truncate_lines(path, 3)
-    assert steps_of(lines.read()) == [1, 2, 3] and lines.starts == 1
+    assert lines.read() and lines.steps.steps == [1, 2, 3]
     # Written again up to the same length, with other numbers.
     files.write_lines(path, [{"step": s, "x": s / 9} for s in range(1, 4)])
-    assert steps_of(lines.read()) == [1, 2, 3] and lines.starts == 2
+    assert lines.read() and lines.steps.curve("x").values == (1 / 9, 2 / 9, 3 / 9)
     path.unlink()
-    assert lines.read() == [] and lines.starts == 3
+    assert not lines.read() and lines.steps.steps == []
 
 
-@given(st.lists(st.none() | st.floats(-9, 9), max_size=3 * MOST))
-def test_a_growing_curve_keeps_all_values_in_few_points(values: list[float | None]) -> None:
-    curve = GrowingCurve()
-    for step, value in enumerate(values, start=1):
-        curve.add(step, value)
-    series = curve.series("x")
-    assert len(series.steps) <= MOST and list(series.steps) == sorted(set(series.steps))
+@given(st.lists(st.none() | st.floats(-9, 9), max_size=3 * MAX_POINTS))
+def test_a_long_curve_keeps_all_values_in_few_points(values: list[float | None]) -> None:
+    lines = ({"step": step, "x": value} for step, value in enumerate(values, start=1))
+    series = StepLines(lines).curve("x")
+    assert len(series.steps) <= MAX_POINTS and list(series.steps) == sorted(set(series.steps))
     if values:
         assert series.steps[-1] == len(values)
-        size = series.steps[0]  # a power of two, the same for all but the last
+        size = series.steps[0]  # the same for all but the last
         for i, (end, mean) in enumerate(zip(series.steps, series.values, strict=True)):
             known = [v for v in values[i * size : end] if v is not None]
             assert mean == pytest.approx(sum(known) / len(known)) if known else mean is None
-
-
-def test_ten_thousand_more_steps_take_no_more_memory() -> None:
-    def size(curves: GrowingCurves) -> int:
-        (curve,) = curves._curves.values()
-        return sum(map(sys.getsizeof, (curve._steps, curve._sums, curve._counts)))
-
-    curves = GrowingCurves()
-    curves.extend({"step": s, "x": s / 3} for s in range(10 * MOST))
-    before = size(curves)
-    curves.extend({"step": s, "x": s / 3} for s in range(10 * MOST, 10 * MOST + 10_000))
-    assert size(curves) < 2 * before
 
 
 @pytest.fixture
@@ -104,7 +85,7 @@ def write_evaluation(folder: Path, step: int, value: float) -> None:
 def test_a_run_is_followed_from_nothing_to_its_end(folder: Path) -> None:
     run = LiveRun(folder)
     run.refresh()
-    assert run.steps == 0 and not run.is_running and not run.mistake
+    assert run.steps == 0 and not run.state()["running"] and not run.mistake
     before = run.version
     run.refresh()
     assert run.version == before  # nothing new
@@ -132,7 +113,7 @@ def test_every_image_of_a_part_is_in_it(folder: Path) -> None:
     files.write_lines(run_folder.rollouts_path(folder, 1), [row("a", [completion(0.5)])])
     run = LiveRun(folder)
     run.refresh()
-    for _, html in LiveParts(run).newer({"pairs": "", "rollouts": ""}).values():
+    for _, html in newer_parts(run, {"pairs": "", "rollouts": ""}, FacetChoice()).values():
         used = set(re.findall(r'<use href="#(\w+)"', html))
         assert used and used == set(re.findall(r'<image id="(\w+)"', html))
 
@@ -149,10 +130,10 @@ def test_a_rewound_run_forgets_the_steps_that_were_dropped(folder: Path) -> None
     run_folder.rewind(folder, 5)
     write_step(folder, 6)
     run.refresh()
-    curve = run.curves.one("reward/mean")
+    curve = run.metrics.curve("reward/mean")
     assert run.steps == 6 and set(run.evaluations) == {0}
-    assert curve is not None and curve.steps == (1, 2, 3, 4, 5, 6)
-    assert run.imitation.one("loss") is not None
+    assert curve.steps == (1, 2, 3, 4, 5, 6)
+    assert run.imitation.curve("loss").steps
 
 
 def test_another_run_in_the_same_folder_begins_anew(folder: Path) -> None:
@@ -162,7 +143,7 @@ def test_another_run_in_the_same_folder_begins_anew(folder: Path) -> None:
     assert run_folder.move_aside(folder) is not None
     run_folder.write_config(folder, config().model_copy(update={"resume": "auto"}))
     run.refresh()
-    assert run.steps == 0 and run.curves.series() == {}
+    assert run.steps == 0 and run.metrics.keys == []
 
 
 def test_a_damaged_file_is_said_and_read_again(folder: Path) -> None:
@@ -180,17 +161,20 @@ def test_a_damaged_file_is_said_and_read_again(folder: Path) -> None:
 def test_only_parts_that_are_new_and_looked_at_are_given(folder: Path) -> None:
     write_evaluation(folder, 0, 0.2)
     write_step(folder, 1)
-    parts = LiveParts(LiveRun(folder))
-    parts.run.refresh()
+    run = LiveRun(folder)
+    run.refresh()
     seen = {"sentence": "", "curve": "", "pairs": "", "Reward": "", "Evaluation": ""}
-    found = parts.newer(seen)
+    found = newer_parts(run, seen, FacetChoice())
     assert set(found) == set(seen)
     keys = {name: key for name, (key, _) in found.items()}
-    assert parts.newer(keys) == {}
+    assert newer_parts(run, keys, FacetChoice()) == {}
     write_step(folder, 2)
-    parts.run.refresh()
-    assert set(parts.newer(keys)) == {"sentence", "Reward"}  # no new evaluation, no new images
-    assert parts.newer({"no such part": ""}) == {}
+    run.refresh()
+    assert set(newer_parts(run, keys, FacetChoice())) == {
+        "sentence",
+        "Reward",
+    }  # no new evaluation, no new images
+    assert newer_parts(run, {"no such part": ""}, FacetChoice()) == {}
 
 
 def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(folder: Path) -> None:
@@ -207,16 +191,16 @@ def test_a_folder_that_is_gone_is_said_and_what_was_read_stays(folder: Path) -> 
 
 
 def test_rollouts_that_a_resumed_run_wrote_again_are_shown_again(folder: Path) -> None:
-    parts = LiveParts(LiveRun(folder))
+    run = LiveRun(folder)
     path = run_folder.rollouts_path(folder, 5)
     seen = {"rollouts": ""}
     for question in ("first?", "second?"):
         files.write_lines(path, [row("a", [completion(0.5)], question=question)])
-        parts.run.refresh()
-        found = parts.newer(seen)
+        run.refresh()
+        found = newer_parts(run, seen, FacetChoice())
         seen["rollouts"] = found["rollouts"][0]
         assert question in found["rollouts"][1]
-    assert parts.newer(seen) == {}
+    assert newer_parts(run, seen, FacetChoice()) == {}
 
 
 CHOICES = {
@@ -240,18 +224,18 @@ def test_the_prompts_of_a_choice_are_shown_alone(folder: Path, name: str) -> Non
     rows = [row(n, [completion(0.2), odd], question=f"{n}?") for n, (_, odd) in CHOICES.items()]
     rows[1]["source"] = "other"
     files.write_lines(run_folder.rollouts_path(folder, 5), rows)
-    parts = LiveParts(LiveRun(folder))
-    parts.run.refresh()
-    all_of_them = parts.newer({"rollouts": ""})["rollouts"][1]
+    run = LiveRun(folder)
+    run.refresh()
+    all_of_them = newer_parts(run, {"rollouts": ""}, FacetChoice())["rollouts"][1]
     assert all(f"{n}?" in all_of_them for n in CHOICES) and "8 of 8 prompts" in all_of_them
-    html = parts.newer({"rollouts": ""}, FacetChoice.of(CHOICES[name][0]))["rollouts"][1]
+    html = newer_parts(run, {"rollouts": ""}, FacetChoice.of(CHOICES[name][0]))["rollouts"][1]
     assert "1 of 8 prompts" in html
     assert [n for n in CHOICES if f">{n}?" in html] == [name]
     (value,) = CHOICES[name][0].values()
     assert f'<option value="{value}" selected>' in html
     both = FacetChoice.of({**CHOICES[name][0], "source": "other"})
     expected = "1 of 8" if name == "cut" else "0 of 8"
-    assert expected in parts.newer({"rollouts": ""}, both)["rollouts"][1]
+    assert expected in newer_parts(run, {"rollouts": ""}, both)["rollouts"][1]
 
 
 def test_machine_figures_and_what_comes_beside_steps_are_in_the_state(folder: Path) -> None:
@@ -277,11 +261,11 @@ def test_stages_and_the_fit_are_those_of_the_report(folder: Path) -> None:
         value = 0.2 if step == 0 else 0.2 + 0.6 / (1 + (300 / seconds) ** 1.5)
         result = {"metrics": {metric: value}, "intervals": {}, "pass_at_k": None}
         run_folder.write_evaluation(folder, step, result, [])
-    parts = LiveParts(LiveRun(folder))
-    parts.run.refresh()
-    parts.newer({})
-    parts.fit.wait()
-    found = parts.newer(dict.fromkeys(("Reward", "Evaluation", "numbers"), ""))
+    run = LiveRun(folder)
+    run.refresh()
+    newer_parts(run, {}, FacetChoice())
+    run.fitting.join()
+    found = newer_parts(run, dict.fromkeys(("Reward", "Evaluation", "numbers"), ""), FacetChoice())
     report = build_report(folder).read_text()
     for part, text in (
         ("Reward", "stage 2: from step 7"),
@@ -303,15 +287,16 @@ def test_an_alarm_is_among_the_warnings(folder: Path) -> None:
     files.append_line(run_folder.loopholes_path(folder), line)
     run.refresh()
     assert (
-        "the strict reading stands still" in LiveParts(run).newer({"sentence": ""})["sentence"][1]
+        "the strict reading stands still"
+        in newer_parts(run, {"sentence": ""}, FacetChoice())["sentence"][1]
     )
 
 
 def test_runs_are_compared_by_what_their_steps_took(folder: Path) -> None:
     lines = [{"step": s, "time/update": 2.5, "rollout/batches": 2.0} for s in (1, 2, 3)]
-    spent = Spent.of({"rollout": {"prompts": 4, "group_size": 3}}, lines)
-    assert [spent.place(2, across) for across in AXES] == [2, 48, 5]
-    assert [spent.place(0, across) for across in AXES] == [0, 0, 0]
+    spent = StepLines(lines)
+    assert [spent.place(2, across, 12) for across in AXES] == [2, 48, 5]
+    assert [spent.place(0, across, 12) for across in AXES] == [0, 0, 0]
     assert (spent.seconds_after(3), spent.seconds_after(4)) == (7.5, None)
     for step in (1, 2):
         write_step(folder, step)
@@ -337,8 +322,8 @@ def test_hostile_names_and_answers_stay_text_in_every_part(folder: Path) -> None
         rows = [row(HOSTILE, [bad], source=HOSTILE, question=HOSTILE, drawn="greedy")]
         files.write_lines(folder / f"evals/step-{step}.jsonl", rows)
     files.write_lines(run_folder.rollouts_path(folder, 1), rows)
-    parts = LiveParts(LiveRun(folder))
-    parts.run.refresh()
+    run = LiveRun(folder)
+    run.refresh()
     titles = (
         "status",
         "sentence",
@@ -350,8 +335,8 @@ def test_hostile_names_and_answers_stay_text_in_every_part(folder: Path) -> None
         "More",
         "Evaluation",
     )
-    found = parts.newer(dict.fromkeys(titles, ""))
-    found["compared"] = ("", compared({HOSTILE: parts.run}))
+    found = newer_parts(run, dict.fromkeys(titles, ""), FacetChoice())
+    found["compared"] = ("", compared({HOSTILE: run}))
     whole = "".join(html for _, html in found.values())
     assert "<script" not in whole and "<img src=x" not in whole
     assert whole.count("&lt;script&gt;alert(1)") >= 6

@@ -21,8 +21,9 @@ from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.errors import UserError
 from vlmrl.features.report.curves import SMALL, draw
 from vlmrl.features.report.gallery import MAX_TEXT, evaluation_cards, rollout_cards
+from vlmrl.features.report.growing import MAX_POINTS, Series, StepLines
 from vlmrl.features.report.page import build_report
-from vlmrl.features.report.series import MAX_POINTS, CurvePanel, Series, colours, sections, smoothed
+from vlmrl.features.report.series import CurvePanel, colours, sections, smoothed
 from vlmrl.pages.media import Album, evenly
 from vlmrl.pages.render import number
 from vlmrl.runs import run_folder
@@ -332,7 +333,7 @@ KEYS = st.sampled_from(
 @given(st.dictionaries(KEYS, st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1))
 def test_every_metric_is_shown_somewhere(columns: dict[str, tuple[float, float]]) -> None:
     lines = [{"step": i, **{key: values[i] for key, values in columns.items()}} for i in (0, 1)]
-    found = sections(lines, [], [])
+    found = sections(StepLines(lines), StepLines(), [])
     shown = sum(len(p.series) for s in found for p in s.panels) + sum(
         len(s.constants) for s in found
     )
@@ -344,7 +345,10 @@ def test_every_metric_is_shown_somewhere(columns: dict[str, tuple[float, float]]
 def test_a_run_with_one_source_says_everything_once() -> None:
     lines = [{"step": i, "reward/mean": i, "source/only/reward": i} for i in range(3)]
     evaluations = [result(0, reward=0.1, **{"only/reward": 0.1})]
-    found = {s.title: [p.title for p in s.panels] for s in sections(lines, [], evaluations)}
+    found = {
+        s.title: [p.title for p in s.panels]
+        for s in sections(StepLines(lines), StepLines(), evaluations)
+    }
     assert found == {"Reward": ["Reward"], "Evaluation": ["all sources"]}
 
 
@@ -353,7 +357,7 @@ def test_the_reward_panel_compares_the_sources() -> None:
         {"step": i, "reward/mean": i, "source/b/reward": i + 1, "source/a/reward": i + 2}
         for i in (1, 2)
     ]
-    (section,) = sections(lines, [], [])
+    (section,) = sections(StepLines(lines), StepLines(), [])
     (panel,) = section.panels
     assert [(s.name, s.values) for s in panel.series] == [
         ("all sources", (1, 2)),
@@ -363,7 +367,7 @@ def test_the_reward_panel_compares_the_sources() -> None:
 
 
 def test_an_evaluation_keeps_its_intervals() -> None:
-    (section,) = sections([], [], [result(0, reward=0.5), result(50, reward=0.7)])
+    (section,) = sections(StepLines(), StepLines(), [result(0, reward=0.5), result(50, reward=0.7)])
     (series,) = section.panels[0].series
     assert (series.steps, series.values) == ((0, 50), (0.5, 0.7))
     assert series.low == pytest.approx((0.4, 0.6)) and series.high == pytest.approx((0.6, 0.8))
@@ -372,7 +376,7 @@ def test_an_evaluation_keeps_its_intervals() -> None:
 @given(st.integers(1, 3000))
 def test_a_long_curve_is_thinned_to_means(length: int) -> None:
     lines = [{"step": i, "odd": float(i * i)} for i in range(length)]
-    found = sections(lines, [], [])
+    found = sections(StepLines(lines), StepLines(), [])
     curve = found[0].panels[0].series[0] if found[0].panels else Series("", (0,), (0.0,))
     assert len(curve.steps) <= MAX_POINTS and curve.steps[-1] == length - 1
     size = math.ceil(length / MAX_POINTS)
@@ -496,7 +500,11 @@ def test_modes_are_compared_only_where_there_are_two() -> None:
         steps = [{"step": step, **line, "mode/think/reward": step / 4} for step in (1, 2)]
         metrics = {f"sampled/{key}": value for key, value in line.items()}
         evaluated = [{"step": 0, "metrics": metrics, "intervals": {}}]
-        return [panel.title for s in sections(steps, [], evaluated) for panel in s.panels]
+        return [
+            panel.title
+            for s in sections(StepLines(steps), StepLines(), evaluated)
+            for panel in s.panels
+        ]
 
     assert {"reward, by mode", "reward, by mode, sampled"} <= {*panels(0.5)}
     assert not [title for title in panels(0.02) if title.startswith("reward, by mode")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def client(folder: Path) -> TestClient:
 
 def whole(folder: Path) -> RowIndex:
     index = RowIndex(folder)
-    index.refresh(budget_s=math.inf)
+    index.refresh()
     return index
 
 
@@ -104,21 +103,15 @@ def test_a_range_has_two_ends_or_one(text: str, ends: Any) -> None:
             read_range(bad, "--steps")
 
 
-def test_files_are_read_one_by_one_next_to_the_step_and_never_again(folder: Path) -> None:
-    index = RowIndex(folder)
-    read = []
-    for _ in range(5):
-        index.refresh(near=1, budget_s=0)  # time for one file
-        read.append((index.read, sorted({step for step, _ in named(index)})))
-    assert read == [(1, [1]), (2, [1, 5]), (3, [1, 5]), (4, [1, 5, 10]), (4, [1, 5, 10])]
-    assert index.is_whole
+def test_files_are_read_again_only_where_they_have_changed(folder: Path) -> None:
+    index = whole(folder)
+    (kept,) = index.chosen(RowFilter(last=1))
     write_rows(folder, 12, [row("new", [completion(0.1)])])
-    index.refresh(budget_s=0)
-    assert index.is_whole and named(index)[-1] == (12, "new")
     write_rows(folder, 5, [row("again", [completion(0.1)])])  # as a resumed run writes it
     run_folder.rollouts_path(folder, 10).unlink()
-    index.refresh(budget_s=0)
+    index.refresh()
     assert named(index) == [(1, "a"), (5, "again"), (12, "new")]
+    assert index.chosen(RowFilter(last=1))[0] is kept
 
 
 def test_a_damaged_line_is_counted_and_the_others_are_there(folder: Path) -> None:

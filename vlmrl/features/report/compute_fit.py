@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from vlmrl.features.report.growing import Spent
-from vlmrl.features.report.series import CurvePanel, Series
+from vlmrl.features.report.growing import Series, StepLines
+from vlmrl.features.report.series import CurvePanel
 
 FEWEST = 6
 """Fewest evaluations after the first step."""
@@ -68,7 +68,7 @@ def fit_compute(seconds: np.ndarray, values: np.ndarray, start: float) -> Comput
 
 
 def fit_panel(
-    metric: str, spent: Spent, evaluations: Sequence[Mapping[str, Any]]
+    metric: str, steps: StepLines, evaluations: Sequence[Mapping[str, Any]]
 ) -> tuple[CurvePanel, ComputeFit] | None:
     """Return the panel of a run's held-out metric by compute with its fit; None where there is none."""
     known = [evaluation for evaluation in evaluations if metric in evaluation["metrics"]]
@@ -76,7 +76,7 @@ def fit_panel(
     points = [
         (spent_s, evaluation["metrics"][metric])
         for evaluation in known
-        if (spent_s := spent.seconds_after(evaluation["step"])) is not None
+        if (spent_s := steps.seconds_after(evaluation["step"])) is not None
     ]
     if not begun or not points:
         return None

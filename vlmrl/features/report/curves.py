@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from vlmrl.features.report.growing import Stretch
-from vlmrl.features.report.series import MAX_POINTS, CurvePanel, Series, colours, is_quiet, smoothed
+from vlmrl.features.report.growing import MAX_POINTS, Series, Stretch
+from vlmrl.features.report.series import CurvePanel, colours, is_quiet, smoothed
 from vlmrl.pages.render import number
 from vlmrl.runs.metrics import Unit
 

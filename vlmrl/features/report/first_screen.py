@@ -8,22 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 from typing import Any, Literal
 
+from vlmrl.features.report import held_out
 from vlmrl.features.report.curves import LARGE, NARROW, Drawing, draw
-from vlmrl.features.report.gallery import GalleryCompletion, GalleryPrompt
-from vlmrl.features.report.growing import Stretch
+from vlmrl.features.report.gallery import GalleryPrompt
+from vlmrl.features.report.growing import Line, Series, StepLines, Stretch, mean_of
 from vlmrl.features.report.held_out import (
     BEST_CONSTANT,
     CORRECTED,
     DEMONSTRATIONS,
     Change,
-    change,
-    levels,
     score_name,
 )
-from vlmrl.features.report.series import MAIN_COLOUR, CurvePanel, Series
+from vlmrl.features.report.series import MAIN_COLOUR, CurvePanel
 from vlmrl.pages.media import evenly
 from vlmrl.runs.complaints import BLIND_NATS, WINDOW, complain_of_last
 from vlmrl.runs.rollout_rows import Row
@@ -33,8 +31,8 @@ MOVED = 0.02
 HALF = 0.5
 SHORT_RUN = 50
 """Steps below which a run may just have been too short."""
-
-Line = Mapping[str, Any]
+BLANK_LOGPROB = "media_ablation/blank_logprob_drop"
+BLANK_REWARD = "media_ablation/blank_reward_drop"
 
 
 @dataclass
@@ -53,23 +51,20 @@ class RunFacts:
     first_lines: Sequence[Line] = ()
     last_lines: Sequence[Line] = ()
     newest: Mapping[str, Any] = field(default_factory=dict)
-    """The last known value of each metric."""
+    """The last known value of what blank media cost."""
     alarms: Sequence[str] = ()
     """Sentences of the loophole watch."""
 
     @classmethod
-    def of(cls, config: Line, lines: Sequence[Line], summary: Line | None, **more: Any) -> RunFacts:
-        """Gather what the config, all lines of metrics.jsonl and summary.json say."""
-        steps = lines[-1]["step"] if lines else 0
-        newest = {key: value for line in lines for key, value in line.items() if value is not None}
+    def of(cls, config: Line, metrics: StepLines, **more: Any) -> RunFacts:
+        """Gather what the config and all lines of metrics.jsonl say."""
         return cls(
             metric=(config.get("evaluation") or {}).get("metric") or "reward",
             planned=config["run"]["steps"],
-            steps=steps,
-            ended=summary is not None and summary.get("steps", 0) >= steps,
-            first_lines=lines[:WINDOW],
-            last_lines=lines[-WINDOW:],
-            newest=newest,
+            steps=metrics.steps[-1] if metrics.steps else 0,
+            first_lines=metrics.lines[:WINDOW],
+            last_lines=metrics.lines[-WINDOW:],
+            newest={key: metrics.newest(key) for key in (BLANK_LOGPROB, BLANK_REWARD)},
             **more,
         )
 
@@ -105,28 +100,29 @@ def say_metric(metric: str) -> str:
 def _compare(progress: RunFacts) -> tuple[Literal["rose", "fell", "same", "open"], str]:
     metric = progress.metric
     known = [evaluation for evaluation in progress.evaluations if metric in evaluation["metrics"]]
-    held_out = f"Held-out {say_metric(metric)}"
+    subject = f"Held-out {say_metric(metric)}"
     if not known:
         return "open", _without_evaluation(progress)
     first, last = known[0], known[-1]
     before, after = first["metrics"][metric], last["metrics"][metric]
-    interval = _interval(last["intervals"].get(metric))
+    bounds = last["intervals"].get(metric)
+    interval = f" (95 % {_said(bounds[0])}–{_said(bounds[1])})" if bounds else ""
     if first is last:
         when = "before the first step" if last["step"] == 0 else f"after {_steps(last['step'])}"
-        return "open", f"{held_out} is {_said(after)}{interval} {when}; nothing to compare with yet"
+        return "open", f"{subject} is {_said(after)}{interval} {when}; nothing to compare with yet"
     when = f"in {_steps(last['step'] - first['step'])}"
     if not progress.ended:
         when += f" so far (of {progress.planned:,})"
     moved = _moved(progress, first, last)
     if moved == "same":
-        by = progress.change
-        of = (
-            f" (the difference is {_range(by.low, by.high)}, 95 %)"
-            if by and by.low is not None
-            else interval
+        if progress.change and progress.change.low is not None:
+            low, high = progress.change.low, progress.change.high or 0.0
+            interval = f" (the difference is {low:+.2f} to {high:+.2f}, 95 %)".replace("-", "−")
+        return (
+            moved,
+            f"{subject} did not change: {_said(before)} to {_said(after)}{interval} {when}",
         )
-        return moved, f"{held_out} did not change: {_said(before)} to {_said(after)}{of} {when}"
-    return moved, f"{held_out} {moved} from {_said(before)} to {_said(after)}{interval} {when}"
+    return moved, f"{subject} {moved} from {_said(before)} to {_said(after)}{interval} {when}"
 
 
 def _moved(progress: RunFacts, first: Line, last: Line) -> Literal["rose", "fell", "same"]:
@@ -144,7 +140,9 @@ def _moved(progress: RunFacts, first: Line, last: Line) -> Literal["rose", "fell
 
 
 def _without_evaluation(progress: RunFacts) -> str:
-    first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
+    first, last = (
+        mean_of(lines, "reward/mean") for lines in (progress.first_lines, progress.last_lines)
+    )
     if first is None or last is None:
         return "Nothing has been measured yet"
     return (
@@ -183,19 +181,21 @@ def _of_levels(progress: RunFacts) -> list[str]:
 
 def _of_sight(progress: RunFacts) -> list[str]:
     """Return whether the policy looks at its media, as its last ablation saw it."""
-    drop = progress.newest.get("media_ablation/blank_logprob_drop")
+    drop = progress.newest.get(BLANK_LOGPROB)
     if drop is None:
         return ["whether it looks was not measured (checks.media_ablation_every)"]
     if drop < BLIND_NATS:
         return ["blind answers: blank media cost it nothing"]
-    lost = progress.newest.get("media_ablation/blank_reward_drop")
+    lost = progress.newest.get(BLANK_REWARD)
     cost = f" (blank media cost it {_said(lost)} of its reward)" if lost and lost > 0 else ""
     return [f"no sign of blind answers{cost}"]
 
 
 def _advise(progress: RunFacts, state: str) -> list[str]:
     """Return what to try where no number of the last steps explains the outcome."""
-    first, last = (_mean(lines) for lines in (progress.first_lines, progress.last_lines))
+    first, last = (
+        mean_of(lines, "reward/mean") for lines in (progress.first_lines, progress.last_lines)
+    )
     rose = first is not None and last is not None and last > first + MOVED
     if rose:
         return [
@@ -214,21 +214,8 @@ def _advise(progress: RunFacts, state: str) -> list[str]:
     ]
 
 
-def _mean(lines: Sequence[Line]) -> float | None:
-    known = [line["reward/mean"] for line in lines if line.get("reward/mean") is not None]
-    return fmean(known) if known else None
-
-
 def _said(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if abs(value) < 100 else f"{value:.3g}"
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return f" (95 % {_said(bounds[0])}–{_said(bounds[1])})" if bounds else ""
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return f"{low or 0.0:+.2f} to {high or 0.0:+.2f}".replace("-", "−")
 
 
 def _steps(count: int) -> str:
@@ -277,30 +264,25 @@ def first_screen(
 ) -> FirstScreen:
     """Return the first screen; `cards` are held-out samples with their first and last answer."""
     panel = _curve(config, progress)
-    charts = (
-        [draw(panel, {**MAIN_COLOUR, GREEDY: 0}, stages, size) for size in (LARGE, NARROW)]
-        if panel
-        else []
-    )
-    name = say_metric(progress.metric)
-    return FirstScreen(
-        describe(progress), tuple(charts), name, pairs_of(cards, score_name(progress.metric))
-    )
+    known = {**MAIN_COLOUR, GREEDY: 0}
+    charts = [draw(panel, known.copy(), stages, size) for size in (LARGE, NARROW)] if panel else []
+    score = score_name(progress.metric)
+    pairs = tuple(_pair(card, score) for card in evenly(cards, PAIRS))
+    return FirstScreen(describe(progress), tuple(charts), say_metric(progress.metric), pairs)
 
 
 def compare_ends(
-    progress: RunFacts, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
-) -> None:
-    """Fill in what the samples of the first and the last evaluation, by step, tell.
+    metric: str, ends: Mapping[int, Sequence[Row]], demonstrated: float | None
+) -> dict[str, Any]:
+    """Return the `levels` and the `change` that the samples of the first and last evaluation tell.
 
     `demonstrated` is what the metric gave the demonstrations of the cold start; None: it is not known.
     """
-    if ends:
-        progress.levels = levels(progress.metric, ends[min(ends)])
+    levels = held_out.levels(metric, ends[min(ends)]) if ends else {}
     if demonstrated is not None:
-        progress.levels = {**progress.levels, DEMONSTRATIONS: demonstrated}
-    if len(ends) > 1:
-        progress.change = change(progress.metric, ends[min(ends)], ends[max(ends)])
+        levels[DEMONSTRATIONS] = demonstrated
+    pair = (ends[min(ends)], ends[max(ends)]) if len(ends) > 1 else None
+    return {"levels": levels, "change": pair and held_out.change(metric, *pair)}
 
 
 def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
@@ -335,21 +317,14 @@ def _series(metric: str, evaluations: Sequence[Mapping[str, Any]]) -> Series | N
     return Series(name, tuple(evaluation["step"] for evaluation in known), tuple(values), low, high)
 
 
-def pairs_of(cards: Sequence[GalleryPrompt], score: str) -> tuple[AnswerPair, ...]:
-    """Return at most `PAIRS` samples with the named score of each answer."""
-    return tuple(
-        AnswerPair(card.question, tuple(_half(card, attempt, score) for attempt in card.attempts))
-        for card in evenly(cards, PAIRS)
-    )
-
-
-def _half(card: GalleryPrompt, attempt: GalleryCompletion, score: str) -> Half:
-    verdict = attempt.scores.get(score)
-    value = attempt.reward if verdict is None else verdict.score
-    answer = "no answer" if attempt.answer is None else attempt.answer
-    return Half(
-        attempt.label,
-        "–" if value is None else f"{value:.2f}",
-        answer if len(answer) <= MAX_ANSWER else f"{answer[:MAX_ANSWER]}…",
-        replace(card, attempts=(attempt,), alone=None),
-    )
+def _pair(card: GalleryPrompt, score: str) -> AnswerPair:
+    """Return a sample with the named score of each answer."""
+    halves = []
+    for attempt in card.attempts:
+        verdict = attempt.scores.get(score)
+        value = attempt.reward if verdict is None else verdict.score
+        answer = "no answer" if attempt.answer is None else attempt.answer
+        cut = answer if len(answer) <= MAX_ANSWER else f"{answer[:MAX_ANSWER]}…"
+        alone = replace(card, attempts=(attempt,), alone=None)
+        halves.append(Half(attempt.label, "–" if value is None else f"{value:.2f}", cut, alone))
+    return AnswerPair(card.question, tuple(halves))

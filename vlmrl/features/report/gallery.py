@@ -531,8 +531,13 @@ def galleries(
     return [gallery for gallery in candidates if gallery.cards]
 
 
-def current_gallery(step: int, rows: Sequence[Row], choice: FacetChoice, album: Album) -> Gallery:
-    """Return the chosen prompts of one step as cards; all choices are offered, whatever there is now."""
+def current_gallery(
+    step: int, rows: Sequence[Row], choice: FacetChoice, album: Album, address: str
+) -> Gallery:
+    """Return the chosen prompts of one step as cards; all choices are offered, whatever there is now.
+
+    The pages of the rows are at this address.
+    """
     chosen = [row for row in rows if choice.holds(row)]
     about = f"Step {step}: {len(chosen)} of {len(rows)} prompts"
     about += f", of which {MAX_PROMPTS} are shown. " if len(chosen) > MAX_PROMPTS else ". "
@@ -544,7 +549,9 @@ def current_gallery(step: int, rows: Sequence[Row], choice: FacetChoice, album: 
         "failure": FAILURES,
     }
     cards = tuple(rollout_cards({step: chosen}, album))
-    return Gallery("groups", "Now", about + GROUPS, ("predicted",), cards, options, asdict(choice))
+    about += GROUPS
+    chosen_at_first = asdict(choice)
+    return Gallery("groups", "Now", about, ("predicted",), cards, options, chosen_at_first, address)
 
 
 def _gallery(

@@ -1,137 +1,115 @@
-"""What grows with the steps of a run: its curves, what was spent, its stages. Lines are added at the end.
-
-What curves and stages take does not grow with the run; what was spent takes 24 bytes a step.
-"""
+"""What the lines of a run's steps say, in one value that more lines can be added to: curves, time, stages."""
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, get_args
 
-from vlmrl.features.report.series import Series
 from vlmrl.runs.metrics import step_seconds
 
-MOST = 256
-"""Stretches of a curve; when there are more, two become one."""
-
-
-class GrowingCurve:
-    """The means of equal stretches of values, each at its last step; a gap is a stretch without values."""
-
-    def __init__(self) -> None:
-        self._size = 1
-        self._filled = 0
-        self._steps: list[int] = []
-        self._sums: list[float] = []
-        self._counts: list[int] = []
-
-    def add(self, step: int, value: float | None) -> None:
-        """Add the value of the next step; None where there is none."""
-        if self._filled == self._size or not self._steps:
-            if len(self._steps) == MOST:
-                self._halve()
-            self._steps.append(step)
-            self._sums.append(0.0)
-            self._counts.append(0)
-            self._filled = 0
-        self._filled += 1
-        self._steps[-1] = step
-        if value is not None:
-            self._sums[-1] += value
-            self._counts[-1] += 1
-
-    def series(self, name: str) -> Series:
-        """Return the curve so far."""
-        means = (s / n if n else None for s, n in zip(self._sums, self._counts, strict=True))
-        return Series(name, tuple(self._steps), tuple(means))
-
-    def mean(self) -> float | None:
-        """Return the mean of all values; None without any."""
-        return sum(self._sums) / sum(self._counts) if any(self._counts) else None
-
-    def _halve(self) -> None:
-        self._size *= 2
-        self._steps = self._steps[1::2]
-        self._sums = [a + b for a, b in zip(self._sums[::2], self._sums[1::2], strict=True)]
-        self._counts = [a + b for a, b in zip(self._counts[::2], self._counts[1::2], strict=True)]
-
-
-class GrowingCurves:
-    """The curves of all metrics by key, in order of appearance."""
-
-    def __init__(self) -> None:
-        self._curves: dict[str, GrowingCurve] = {}
-
-    def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines of metrics.jsonl or sft.jsonl."""
-        for line in lines:
-            step = line["step"]
-            for key, value in line.items():
-                if key == "step":
-                    continue
-                curve = self._curves.get(key)
-                if curve is None:
-                    curve = self._curves[key] = GrowingCurve()
-                curve.add(step, value)
-
-    def series(self) -> dict[str, Series]:
-        """Return every curve so far."""
-        return {key: curve.series(key) for key, curve in self._curves.items()}
-
-    def one(self, key: str) -> Series | None:
-        """Return one curve so far; None if it has no value yet."""
-        return self._curves[key].series(key) if key in self._curves else None
-
-    def mean(self, key: str) -> float | None:
-        """Return the mean of all values of one curve; None if it has no value yet."""
-        return self._curves[key].mean() if key in self._curves else None
-
-
+Line = Mapping[str, Any]
+"""A line of metrics.jsonl or sft.jsonl."""
 Across = Literal["step", "samples", "seconds"]
 AXES: tuple[Across, ...] = get_args(Across)
 
+MAX_POINTS = 400
+"""Points of a curve; a longer one is drawn as the means of equal stretches of steps."""
 
-class Spent:
-    """Seconds of the steps and completions sampled, up to each step: 24 bytes a step.
 
-    `batch` completions are sampled for a batch of prompts; dynamic sampling draws several batches.
-    """
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve: `values[i]` belongs to `steps[i]`, None is a gap; `low`, `high` an interval."""
 
-    def __init__(self, batch: int = 1) -> None:
-        self._batch = batch
-        self._steps, self._samples = array("q"), array("q")
-        self._seconds = array("d")
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float | None, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any], lines: Iterable[Mapping[str, Any]] = ()) -> Spent:
-        """Return what the steps of a run took, from its config and lines of metrics.jsonl."""
-        spent = cls(config["rollout"]["prompts"] * config["rollout"]["group_size"])
-        spent.extend(lines)
-        return spent
 
-    def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines of metrics.jsonl."""
+class StepLines:
+    """Lines of metrics.jsonl or sft.jsonl; `seconds` and `batches` are spent up to each of `steps`."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self.lines: list[Line] = []
+        self.steps: list[int] = []
+        self.seconds: list[float] = []
+        self.batches: list[int] = []
+        self._columns: dict[str, tuple[list[int], list[float | None]]] = {}
+        self.extend(lines)
+
+    def extend(self, lines: Iterable[Line]) -> None:
+        """Add the lines of the next steps."""
         for line in lines:
-            seconds, samples = (self._seconds[-1], self._samples[-1]) if self._steps else (0.0, 0)
-            self._steps.append(line["step"])
-            self._seconds.append(seconds + step_seconds(line))
-            self._samples.append(samples + self._batch * round(line.get("rollout/batches") or 1))
+            seconds, batches = (self.seconds[-1], self.batches[-1]) if self.lines else (0.0, 0)
+            self.lines.append(line)
+            self.seconds.append(seconds + step_seconds(line))
+            self.batches.append(batches + round(line.get("rollout/batches") or 1))
+            self.steps.append(step := line["step"])
+            for key, value in line.items():
+                if key != "step":
+                    if key not in self._columns:
+                        self._columns[key] = ([], [])
+                    steps, values = self._columns[key]
+                    steps.append(step)
+                    values.append(value)
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the metrics, in order of appearance."""
+        return list(self._columns)
+
+    def curve(self, key: str) -> Series:
+        """Return a metric over the steps that have it, in at most `MAX_POINTS` points."""
+        steps, values = self._columns.get(key, ([], []))
+        size = -(-len(steps) // MAX_POINTS)
+        if size <= 1:
+            return Series(key, tuple(steps), tuple(values))
+        means: list[float | None] = []
+        for at in range(0, len(steps), size):
+            known = [v for v in values[at : at + size] if v is not None]
+            means.append(sum(known) / len(known) if known else None)
+        ends = steps[size - 1 :: size] + (steps[-1:] if len(steps) % size else [])
+        return Series(key, tuple(ends), tuple(means))
+
+    def newest(self, key: str) -> Any:
+        """Return the last known value of a metric; None without any."""
+        values = self._columns.get(key, ((), ()))[1]
+        return next((value for value in reversed(values) if value is not None), None)
 
     def seconds_after(self, step: int) -> float | None:
         """Return the seconds of all steps up to this one; None if there is no line of it."""
-        at = bisect_right(self._steps, step) - 1
-        return self._seconds[at] if at >= 0 and self._steps[at] == step else None
+        at = bisect_right(self.steps, step) - 1
+        return self.seconds[at] if at >= 0 and self.steps[at] == step else None
 
-    def place(self, step: int, across: Across) -> int:
-        """Return where a step is on an axis: what was spent when it was done, rounded; 0 before the first."""
+    def beside_s(self) -> float:
+        """Return the seconds beside the phases of the steps and the cold start, such as evaluations."""
+        timed = [key for key in self._columns if key.startswith("time/") and key != "time/sft"]
+        whole = sum(sum(filter(None, self._columns[key][1])) for key in timed)
+        return whole - (self.seconds[-1] if self.seconds else 0.0)
+
+    def place(self, step: int, across: Across, batch: int) -> int:
+        """Return where a step is on an axis: what was spent when it was done, rounded; 0 before the first.
+
+        `batch` completions are sampled for a batch of prompts; dynamic sampling draws several batches.
+        """
         if across == "step":
             return step
-        done = bisect_right(self._steps, step)
-        spent = self._samples if across == "samples" else self._seconds
-        return round(spent[done - 1]) if done else 0
+        done = bisect_right(self.steps, step)
+        if not done:
+            return 0
+        return (
+            batch * self.batches[done - 1] if across == "samples" else round(self.seconds[done - 1])
+        )
+
+
+def mean_of(lines: Iterable[Line], key: str) -> float | None:
+    """Return the mean of a metric over the lines that know it; None if none does."""
+    known = [line[key] for line in lines if line.get(key) is not None]
+    return fmean(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,37 +122,17 @@ class Stretch:
     reward: float | None
 
 
-def stretches(
-    config: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
-) -> tuple[Stretch, ...]:
+def stretches(config: Mapping[str, Any], lines: Sequence[Line]) -> tuple[Stretch, ...]:
     """Return the stages that a run has reached, from its config and the lines of metrics.jsonl."""
-    stages = GrowingStages()
-    stages.extend(metrics)
-    return stages.stretches(config)
-
-
-class GrowingStages:
-    """The stages of a run that goes on, by number: first and last step, and the sum and number of rewards."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[int, int, float, int]] = {}
-
-    def extend(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines of metrics.jsonl."""
-        for line in lines:
-            if "schedule/stage" in line:
-                number, step = int(line["schedule/stage"]), line["step"]
-                first, _, total, count = self._found.get(number, (step, step, 0.0, 0))
-                reward = line.get("reward/mean")
-                known = reward is not None
-                self._found[number] = (first, step, total + (reward or 0.0), count + known)
-
-    def stretches(self, config: Mapping[str, Any]) -> tuple[Stretch, ...]:
-        """Return the stages so far, with the names that the config gives them."""
-        names = [stage.get("name") for stage in config.get("stages", ())]
-        stages = []
-        for number, (first, last, total, count) in sorted(self._found.items()):
-            name = names[number - 1] if number <= len(names) else None
-            label = f"stage {number}" + (f" ({name})" if name else "")
-            stages.append(Stretch(label, first, last, total / count if count else None))
-        return tuple(stages)
+    names = [stage.get("name") for stage in config.get("stages", ())]
+    by_stage: dict[int, list[Line]] = {}
+    for line in lines:
+        if "schedule/stage" in line:
+            by_stage.setdefault(int(line["schedule/stage"]), []).append(line)
+    stages = []
+    for number, own in sorted(by_stage.items()):
+        name = names[number - 1] if number <= len(names) else None
+        label = f"stage {number}" + (f" ({name})" if name else "")
+        reward = mean_of(own, "reward/mean")
+        stages.append(Stretch(label, own[0]["step"], own[-1]["step"], reward))
+    return tuple(stages)

@@ -5,17 +5,15 @@ The parts are those of the report, by the same templates: text of models and dat
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from markupsafe import Markup
 
 from vlmrl.features.report.first_screen import describe, first_screen
 from vlmrl.features.report.gallery import FacetChoice, current_gallery, evaluation_cards
-from vlmrl.features.report.growing import Across
-from vlmrl.features.report.live_run import LaterFit, LiveRun, State
+from vlmrl.features.report.growing import Across, Series
+from vlmrl.features.report.live_run import LiveRun
 from vlmrl.features.report.page import (
     HERE,
     LEADING,
@@ -26,14 +24,7 @@ from vlmrl.features.report.page import (
     with_compute,
 )
 from vlmrl.features.report.row_pages import run_address
-from vlmrl.features.report.series import (
-    ABOUT,
-    MAIN_COLOUR,
-    CurvePanel,
-    CurveSection,
-    Series,
-    sections_of,
-)
+from vlmrl.features.report.series import MAIN_COLOUR, CurvePanel, CurveSection, sections
 from vlmrl.pages.media import Album
 from vlmrl.pages.render import number, render, templates
 from vlmrl.runs import run_folder
@@ -43,103 +34,95 @@ from vlmrl.system.files import read_lines
 
 IMAGE_BYTES = 3_000_000
 """Budget of the images of one part, in characters of their data URIs."""
-EVALUATION = "Evaluation"
+SCRIPTS = ("report.js", "watch.js")
+MAX_COMPARED = 8
+"""Runs on one pair of axes: there are as many colours."""
+SAID: dict[Across, str] = {
+    "step": "their steps",
+    "samples": "completions sampled",
+    "seconds": "wall seconds of their steps",
+}
+"""What runs are compared by."""
 
 
-@dataclass
-class LiveParts:
-    """The parts of one run's page by name, with what they were last made of."""
+def newer_parts(
+    run: LiveRun, seen: Mapping[str, str], choice: FacetChoice
+) -> dict[str, tuple[str, str]]:
+    """Return for each part whose key is no longer the one seen its new key, and its HTML.
 
-    run: LiveRun
-    fit: LaterFit = field(default_factory=LaterFit)
-    _made: dict[str, tuple[Any, str]] = field(default_factory=dict)
-    _evaluated: tuple[int, list[CurveSection]] = field(default_factory=lambda: (-1, []))
+    Parts are `status`, `sentence`, `curve`, `pairs`, `layout` (the places of the others),
+    `rollouts` (those of the choice) and `numbers`; any other name is the title of a section.
+    """
+    parts, state, stages, fit = parts_module(), run.state(), run.stages, run.fit()
+    shown = with_compute(sections(run.metrics, run.imitation, run.results), fit)
+    titles = [section.title for section in shown]
+    evaluated = (run.evaluated, fit and fit[1], len(stages))
 
-    def newer(
-        self, seen: Mapping[str, str], choice: FacetChoice | None = None
-    ) -> dict[str, tuple[str, str]]:
-        """Return for each part whose key is no longer the one seen its new key, and its HTML.
+    def numbers() -> str:
+        lines = run.metrics.lines
+        return parts.tiles(tiles_of(run.folder, run.results, lines, stages, fit and fit[1], 0))
 
-        Parts are `status`, `sentence`, `curve`, `pairs`, `layout` (the places of the others),
-        `rollouts` (those of the choice) and `numbers`; any other name is the title of a section.
-        """
-        self.fit.follow(self.run)
-        choice, evaluated = choice or FacetChoice(), (self.run.evaluated, self.fit.version)
-        state, stages = self.run.state(), len(self.run.stages)
-        sections = {section.title: section for section in self._sections()}
-        makers: dict[str, tuple[Any, Callable[[], str]]] = {
-            "status": (state, lambda: self._status(state)),
-            "sentence": (self.run.version, self._sentence),
-            "curve": ((self.run.evaluated, stages), self._curve),
-            "pairs": (self.run.evaluated, self._pairs),
-            "rollouts": ((self.run.rolled, choice), lambda: self._rollouts(choice)),
-            "numbers": ((evaluated, stages), self._numbers),
-            "layout": (list(sections), lambda: self._layout(list(sections))),
-        }
-        for title, section in sections.items():
-            version = (*evaluated, stages) if title == EVALUATION else self.run.version
-            makers[title] = (version, functools.partial(self._section, section))
-        newer = {}
-        for name, (made_of, make) in makers.items():
-            if name not in seen:
-                continue
-            # The hash of a text is another one in each process: after a restart all parts are new.
-            key = f"{abs(hash(repr(made_of))):x}"
-            if seen[name] != key:
-                if self._made.get(name, ("", ""))[0] != key:
-                    self._made[name] = (key, make())
-                newer[name] = self._made[name]
-        return newer
-
-    def _status(self, state: State) -> str:
-        return str(parts_module().status(say_state(state), self.run.mistake))
-
-    def _sentence(self) -> str:
-        return str(parts_module().sentence(describe(self.run.progress())))
-
-    def _curve(self) -> str:
-        screen = first_screen(self.run.config, self.run.progress(), (), self.run.stages)
-        return str(parts_module().main_curve(screen))
-
-    def _pairs(self) -> str:
-        album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES, prefix="p")
-        cards = evaluation_cards(read_ends(self.run.folder), album)
-        screen = first_screen(self.run.config, self.run.progress(), cards)
-        return str(_embed(album) + parts_module().pairs(screen))
-
-    def _numbers(self) -> str:
-        computed = self.fit.result and self.fit.result[1]
-        lines = list(self.run.last_lines)
-        tiles = tiles_of(self.run.folder, self.run.results(), lines, self.run.stages, computed, 0)
-        return str(parts_module().tiles(tiles))
-
-    def _rollouts(self, choice: FacetChoice) -> str:
-        if self.run.rollouts is None:
-            return ""
-        step, path = self.run.rollouts
-        album = Album(run_folder.media_folder(self.run.folder), IMAGE_BYTES)
-        rows = run_address(self.run.folder.absolute().name)
-        gallery = current_gallery(step, read_lines(path), choice, album)
-        linked = replace(gallery, rows=rows)
-        return str(_embed(album) + parts_module().gallery(linked))
-
-    def _layout(self, titles: Sequence[str]) -> str:
+    def layout() -> str:
         leading = [title for title in titles if title in LEADING]
-        return str(parts_module().layout(leading, [t for t in titles if t not in LEADING]))
+        return parts.layout(leading, [title for title in titles if title not in LEADING])
 
-    def _sections(self) -> list[CurveSection]:
-        """Return the sections in the order of the page; that of evaluations is kept until there are more."""
-        if self._evaluated[0] != self.run.evaluated:
-            self._evaluated = (self.run.evaluated, sections_of({}, {}, self.run.results()))
-        sections = sections_of(self.run.curves.series(), self.run.imitation.series(), ())
-        evaluated = with_compute(self._evaluated[1], self.fit.result)
-        return sorted([*sections, *evaluated], key=lambda section: list(ABOUT).index(section.title))
+    def curve() -> str:
+        return parts.main_curve(first_screen(run.config, run.progress(), (), stages))
 
-    def _section(self, section: CurveSection) -> str:
-        return str(parts_module().section(show(section, dict(MAIN_COLOUR), self.run.stages)))
+    makers: dict[str, tuple[Any, Callable[[], str]]] = {
+        "status": ((state, run.mistake), lambda: parts.status(say_state(state), run.mistake)),
+        "sentence": (run.version, lambda: parts.sentence(describe(run.progress()))),
+        "curve": (evaluated, curve),
+        "pairs": (run.evaluated, lambda: _pairs(run)),
+        "rollouts": ((run.rolled, choice), lambda: _rollouts(run, choice)),
+        "numbers": (evaluated, numbers),
+        "layout": (titles, layout),
+    }
+    for section in shown:
+
+        def draw(section: CurveSection = section) -> str:
+            return parts.section(show(section, dict(MAIN_COLOUR), stages))
+
+        version = evaluated if section.title == "Evaluation" else run.version
+        makers[section.title] = (version, draw)
+    newer = {}
+    for name in makers.keys() & seen.keys():
+        made_of, make = makers[name]
+        # The hash of a text is another one in each process: after a restart all parts are new.
+        key = f"{abs(hash(repr(made_of))):x}"
+        if seen[name] != key:
+            newer[name] = (key, str(make()))
+    return newer
 
 
-def say_state(state: State) -> list[tuple[str, str]]:
+def _pairs(run: LiveRun) -> str:
+    album = Album(run_folder.media_folder(run.folder), IMAGE_BYTES, prefix="p")
+    cards = evaluation_cards(read_ends(run.folder), album)
+    pairs = parts_module().pairs(first_screen(run.config, run.progress(), cards))
+    return _embed(album) + cast("Markup", pairs)
+
+
+def _rollouts(run: LiveRun, choice: FacetChoice) -> str:
+    if run.rollouts is None:
+        return ""
+    step, path = run.rollouts
+    album = Album(run_folder.media_folder(run.folder), IMAGE_BYTES)
+    rows = run_address(run.folder.absolute().name)
+    gallery = current_gallery(step, read_lines(path), choice, album, rows)
+    return _embed(album) + cast("Markup", parts_module().gallery(gallery))
+
+
+def _embed(album: Album) -> Markup:
+    media = templates(HERE).get_template("media.html").module
+    return cast("Markup", cast("Any", media).album(album.images.values()))
+
+
+def parts_module() -> Any:
+    """Return the macros of the parts."""
+    return templates(HERE).get_template("parts.html").module
+
+
+def say_state(state: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the numbers of a run's state as a reader says them: name and value."""
     steps = f"{state['steps']:,} of {state['planned']:,}"
     if state["running"] and not state["steps"] and state["imitated"]:
@@ -167,9 +150,8 @@ def say_state(state: State) -> list[tuple[str, str]]:
     return lines
 
 
-def table(rows: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> str:
-    """Return the table of all runs; the chosen ones are those that are compared."""
-    return str(parts_module().runs(rows, chosen))
+def _bytes(mebibytes: float) -> str:
+    return f"{mebibytes:,.0f} MiB" if mebibytes < 10_000 else f"{mebibytes / 1024:,.1f} GiB"
 
 
 def warm_up() -> None:
@@ -178,40 +160,14 @@ def warm_up() -> None:
     find("step")
 
 
-def _embed(album: Album) -> Markup:
-    media = templates(HERE).get_template("media.html").module
-    return Markup(cast("Any", media).album(album.images.values()))
-
-
-def parts_module() -> Any:
-    """Return the macros of the parts."""
-    return templates(HERE).get_template("parts.html").module
-
-
-def _bytes(mebibytes: float) -> str:
-    return f"{mebibytes:,.0f} MiB" if mebibytes < 10_000 else f"{mebibytes / 1024:,.1f} GiB"
-
-
-MAX_COMPARED = 8
-"""Runs on one pair of axes: there are as many colours."""
-SAID: dict[Across, str] = {
-    "step": "their steps",
-    "samples": "completions sampled",
-    "seconds": "wall seconds of their steps",
-}
-"""What runs are compared by."""
-
-
 def compared(runs: Mapping[str, LiveRun], across: Across = "step") -> str:
     """Return the curves of at most `MAX_COMPARED` runs by their steps, samples or seconds."""
-    chosen = dict(list(runs.items())[:MAX_COMPARED])
     held_out: dict[str, list[Series]] = {}
     trained = []
-    for name, run in chosen.items():
+    for name, run in list(runs.items())[:MAX_COMPARED]:
         if known := run.held_out():
             held_out.setdefault(run.metric, []).append(_series(name, run, known, across))
-        reward = run.curves.one("reward/mean")
-        if reward is not None:
+        if (reward := run.metrics.curve("reward/mean")).steps:
             points = list(zip(reward.steps, reward.values, strict=True))
             trained.append(_series(name, run, points, across))
     panels = [
@@ -228,39 +184,26 @@ def _series(
     name: str, run: LiveRun, points: Sequence[tuple[int, float | None]], across: Across
 ) -> Series:
     """Return points by step as a curve along an axis; of those at one place only the last."""
-    placed = {run.spent.place(step, across): value for step, value in points}
+    placed = {run.metrics.place(step, across, run.batch): value for step, value in points}
     return Series(name, tuple(placed), tuple(placed.values()))
 
 
-SCRIPTS = ("report.js", "watch.js")
+def run_page(name: str, run: LiveRun | None, alone: bool) -> str:
+    """Return the page of one run; without the way to the others if it is watched `alone`.
 
-
-def run_page(name: str, run: LiveRun, alone: bool) -> str:
-    """Return the page of one run; without the way to the others if it is watched alone."""
+    That of a run that has not begun (None) asks until there is one, and then loads that.
+    """
+    waiting = "This run has not begun, or is gone. Its page comes up once there is one."
     return render(
         HERE,
         "watch_run.html",
         *SCRIPTS,
-        title=run.config["run"]["name"],
-        subtitle=subtitle(run.config),
+        title=run.config["run"]["name"] if run else name,
+        subtitle=subtitle(run.config) if run else waiting,
         address=f"{run_address(name)}/changes",
         rows=f"{run_address(name)}/rows",
-        alone=alone,
-        waiting=False,
-    )
-
-
-def waiting_page(name: str) -> str:
-    """Return the page of a run that has not begun: it asks until there is one, and then loads that."""
-    return render(
-        HERE,
-        "watch_run.html",
-        *SCRIPTS,
-        title=name,
-        subtitle="This run has not begun, or is gone. Its page comes up once there is one.",
-        address=f"{run_address(name)}/changes",
-        alone=False,
-        waiting=True,
+        alone=alone and run is not None,
+        waiting=run is None,
     )
 
 
@@ -269,21 +212,12 @@ def runs_page() -> str:
     return render(HERE, "watch_runs.html", *SCRIPTS, address="/changes", axes=SAID)
 
 
-def list_rows(runs: Mapping[str, LiveRun]) -> list[dict[str, Any]]:
-    """Return what the table of runs says of each."""
-    rows: list[dict[str, Any]] = []
+def runs_table(runs: Mapping[str, LiveRun], chosen: Sequence[str]) -> str:
+    """Return the table of all runs; the chosen ones are those that are compared."""
+    rows = []
     for name, run in runs.items():
-        if not run.config:
-            rows.append({"name": name, "state": [], "held_out": "", "mistake": run.mistake})
-            continue
-        known = [value for _, value in run.held_out()]
-        held_out = f"{run.metric} {number(known[0])} → {number(known[-1])}" if known else ""
-        rows.append(
-            {
-                "name": name,
-                "state": say_state(run.state()),
-                "held_out": held_out,
-                "mistake": run.mistake,
-            }
-        )
-    return rows
+        known = [number(value) for _, value in run.held_out()]
+        held_out = f"{run.metric} {known[0]} → {known[-1]}" if known else ""
+        state = say_state(run.state()) if run.config else []
+        rows.append({"name": name, "state": state, "held_out": held_out, "mistake": run.mistake})
+    return str(parts_module().runs(rows, chosen))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,14 +26,13 @@ from vlmrl.features.report import curves
 from vlmrl.features.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.features.report.first_screen import RunFacts, compare_ends, first_screen
 from vlmrl.features.report.gallery import alarm_rows, alarm_sentences, galleries
-from vlmrl.features.report.growing import Spent, Stretch, stretches
+from vlmrl.features.report.growing import Series, StepLines, Stretch, mean_of, stretches
 from vlmrl.features.report.held_out import scored_demonstrations
 from vlmrl.features.report.series import (
     COLD_START,
     MAIN_COLOUR,
     CurvePanel,
     CurveSection,
-    Series,
     colours,
     sections,
     smoothed,
@@ -50,41 +49,28 @@ from vlmrl.system.files import read_json, read_lines, write_bytes, write_lines
 
 
 # The light palette of style.css.
-PALETTE = (
-    "#2563eb",
-    "#d9480f",
-    "#0d9467",
-    "#b5369c",
-    "#b7860b",
-    "#0e8fb3",
-    "#7048e8",
-    "#64748b",
-)
+PALETTE = "#2563eb #d9480f #0d9467 #b5369c #b7860b #0e8fb3 #7048e8 #64748b".split()
 COLUMNS = 3
 
 
-def save_plots(folder: Path, sections: list[CurveSection]) -> list[Path]:
+def save_plots(folder: Path, sections: list[CurveSection]) -> None:
     """Write one PNG for each section into plots/, named after it, e.g. plots/reward.png."""
     known = dict(MAIN_COLOUR)
-    return [
-        write_bytes(folder / "plots" / f"{name}.png", _png(section, known))
-        for section in sections
-        if section.panels and (name := section.title.lower().replace(" ", "_"))
-    ]
-
-
-def _png(section: CurveSection, known: dict[str, int]) -> bytes:
-    columns = min(COLUMNS, len(section.panels))
-    rows = -(-len(section.panels) // columns)
-    figure = Figure(figsize=(4.6 * columns, 2.9 * rows), dpi=130, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for panel, axes in zip(section.panels, grid, strict=False):
-        _plot(panel, axes, [PALETTE[i] for i in colours(panel, known, len(PALETTE))])
-    for axes in grid[len(section.panels) :]:
-        axes.set_axis_off()
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
+    for section in sections:
+        if not section.panels:
+            continue
+        columns = min(COLUMNS, len(section.panels))
+        rows = -(-len(section.panels) // columns)
+        figure = Figure(figsize=(4.6 * columns, 2.9 * rows), dpi=130, layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel, axes in zip(section.panels, grid, strict=False):
+            _plot(panel, axes, [PALETTE[i] for i in colours(panel, known, len(PALETTE))])
+        for axes in grid[len(section.panels) :]:
+            axes.set_axis_off()
+        out = io.BytesIO()
+        figure.savefig(out, format="png")
+        name = section.title.lower().replace(" ", "_")
+        write_bytes(folder / "plots" / f"{name}.png", out.getvalue())
 
 
 def _plot(panel: CurvePanel, axes: Axes, palette: list[str]) -> None:
@@ -147,8 +133,7 @@ Rows = Mapping[int, Sequence[Mapping[str, Any]]]
 """By step the lines of rollouts/step-N.jsonl."""
 
 
-@dataclass(frozen=True, slots=True)
-class Solved:
+class Solved(NamedTuple):
     """A row, and the first step whose group was seen, more than half right, and all right; None: none was."""
 
     source: str
@@ -172,74 +157,30 @@ class Groups:
 
 def read_groups(config: Mapping[str, Any], rows: Rows) -> Groups:
     """Return what the report tells of groups; `rows` may read its files when asked for a step."""
-    metric, threshold = _pass(config)
+    evaluation = config.get("evaluation") or {}
+    metric = str(evaluation.get("metric", "reward")).rpartition("/")[2]
+    threshold = float(evaluation.get("pass_threshold", 0.5))
     steps = sorted(rows)
     third = max(1, len(steps) // 3) if len(steps) > 1 else 0
     thirds = {"first third of the steps": steps[:third], "last third": steps[-third:][:third]}
-    wanted: dict[int, list[str]] = {}
-    for name, chosen in thirds.items():
-        for step in chosen:
-            wanted.setdefault(step, []).append(name)
     rates, lengths = [], {name: list[tuple[int, float]]() for name in thirds}
     for step in steps:
         groups = rows[step]
-        rates += [(step, *rate) for rate in _rates(groups, metric, threshold)]
-        for name in wanted.get(step, ()):
-            lengths[name] += _lengths(groups)
+        for group in groups:
+            scores = [_score(completion, metric) for completion in group["completions"]]
+            known = [score for score in scores if score is not None]
+            if known:
+                rate = sum(score >= threshold for score in known) / len(known)
+                rates.append((step, (str(group["source"]), str(group["id"])), rate))
+        pairs = [
+            (int(completion["tokens"]), float(completion["reward"]))
+            for group in groups
+            for completion in group["completions"]
+            if completion["valid"] and completion["reward"] is not None
+        ]
+        for name, chosen in thirds.items():
+            lengths[name] += pairs if step in chosen else []
     return Groups(metric, threshold, tuple(rates), {k: sorted(v) for k, v in lengths.items()})
-
-
-def group_section(groups: Groups) -> CurveSection | None:
-    """Return the panels of the rollout files; None if nothing in them has a score."""
-    if not groups.rates:
-        return None
-    steps = tuple(sorted({step for step, _, _ in groups.rates}))
-    panels = [_difficulty(steps, groups.rates), _solved_by(steps, solved_rows(groups))]
-    if lengths := _reward_by_length(groups):
-        panels.append(lengths)
-    about = (
-        f"From the steps in rollouts/: a completion passes when its {groups.metric} is at least "
-        f"{groups.threshold:g}; rows are counted from the first such group on. By length: means with "
-        "95 % intervals."
-    )
-    return CurveSection(TITLE, about, tuple(panels))
-
-
-def solved_rows(groups: Groups) -> list[Solved]:
-    """Return each row of the rollout files in the order in which it was first seen."""
-    first: dict[tuple[str, str], list[int | None]] = {}
-    for step, key, rate in groups.rates:
-        known = first.setdefault(key, [step, None, None])
-        for column, reached in ((1, rate > 0.5), (2, rate == 1)):
-            if reached and known[column] is None:
-                known[column] = step
-    return [Solved(*key, seen or 0, half, whole) for key, (seen, half, whole) in first.items()]
-
-
-def _pass(config: Mapping[str, Any]) -> tuple[str, float]:
-    """Return the name of the score that decides whether a completion passes, and from where on it does."""
-    evaluation = config.get("evaluation") or {}
-    metric = str(evaluation.get("metric", "reward")).rpartition("/")[2]
-    return metric, float(evaluation.get("pass_threshold", 0.5))
-
-
-def _rates(
-    groups: Sequence[Mapping[str, Any]], metric: str, threshold: float
-) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield row and pass rate of each group of a step that has a score."""
-    for group in groups:
-        scores = [_score(completion, metric) for completion in group["completions"]]
-        known = [score for score in scores if score is not None]
-        if known:
-            rate = sum(score >= threshold for score in known) / len(known)
-            yield (str(group["source"]), str(group["id"])), rate
-
-
-def _lengths(groups: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
-    for group in groups:
-        for completion in group["completions"]:
-            if completion["valid"] and completion["reward"] is not None:
-                yield int(completion["tokens"]), float(completion["reward"])
 
 
 def _score(completion: Mapping[str, Any], metric: str) -> float | None:
@@ -251,39 +192,51 @@ def _score(completion: Mapping[str, Any], metric: str) -> float | None:
     return None if score is None else float(score)
 
 
-def _difficulty(
-    steps: Sequence[int], rates: Sequence[tuple[int, tuple[str, str], float]]
-) -> CurvePanel:
+def group_section(groups: Groups) -> CurveSection | None:
+    """Return the panels of the rollout files; None if nothing in them has a score."""
+    if not groups.rates:
+        return None
+    steps = tuple(sorted({step for step, _, _ in groups.rates}))
     counts = {step: [0] * len(BANDS) for step in steps}
-    for step, _, rate in rates:
-        band = 0 if rate == 0 else 3 if rate == 1 else 1 if rate < 0.5 else 2
-        counts[step][band] += 1
-    series = tuple(
-        Series(name, tuple(steps), tuple(counts[s][band] / sum(counts[s]) for s in steps))
+    for step, _, rate in groups.rates:
+        counts[step][0 if rate == 0 else 3 if rate == 1 else 1 if rate < 0.5 else 2] += 1
+    shares = tuple(
+        Series(name, steps, tuple(counts[step][band] / sum(counts[step]) for step in steps))
         for band, name in enumerate(BANDS)
     )
-    return CurvePanel("Groups by how many completions pass", series, "share", stacked=True)
-
-
-def _solved_by(steps: Sequence[int], solved: Sequence[Solved]) -> CurvePanel:
-    counts: dict[str, list[int] | list[int | None]] = {
-        "seen": [row.seen for row in solved],
-        "more than half right": [row.more_than_half for row in solved],
-        "all right": [row.all for row in solved],
-    }
-    series = []
-    for name, first in counts.items():
+    firsts = zip(*solved_rows(groups), strict=True)
+    solved = []
+    for name, first in zip(
+        ("seen", "more than half right", "all right"), [*firsts][2:], strict=True
+    ):
         at = Counter(first)
-        values = accumulate(float(at[step]) for step in steps)
-        series.append(Series(name, tuple(steps), tuple(values)))
-    return CurvePanel("Rows, first seen and first solved", tuple(series))
+        solved.append(Series(name, steps, tuple(accumulate(float(at[step]) for step in steps))))
+    panels = [
+        CurvePanel("Groups by how many completions pass", shares, "share", stacked=True),
+        CurvePanel("Rows, first seen and first solved", tuple(solved)),
+    ]
+    binned = (_binned(name, pairs) for name, pairs in groups.lengths.items())
+    if by_length := tuple(curve for curve in binned if curve):
+        panels.append(CurvePanel("Reward by length", by_length, across="tokens"))
+    about = (
+        f"From the steps in rollouts/: a completion passes when its {groups.metric} is at least "
+        f"{groups.threshold:g}; rows are counted from the first such group on. By length: means with "
+        "95 % intervals."
+    )
+    return CurveSection(TITLE, about, tuple(panels))
 
 
-def _reward_by_length(groups: Groups) -> CurvePanel | None:
-    """Return the mean reward by length, of the first and last third of the steps; None without lengths."""
-    means = (_binned(name, pairs) for name, pairs in groups.lengths.items())
-    series = tuple(curve for curve in means if curve)
-    return CurvePanel("Reward by length", series, across="tokens") if series else None
+def solved_rows(groups: Groups) -> list[Solved]:
+    """Return each row of the rollout files in the order in which it was first seen."""
+    rows: dict[tuple[str, str], Solved] = {}
+    for step, key, rate in groups.rates:
+        row = rows.get(key) or Solved(*key, step, None, None)
+        if rate > 0.5 and row.more_than_half is None:
+            row = row._replace(more_than_half=step)
+        if rate == 1 and row.all is None:
+            row = row._replace(all=step)
+        rows[key] = row
+    return list(rows.values())
 
 
 def _binned(name: str, pairs: Sequence[tuple[int, float]]) -> Series | None:
@@ -307,9 +260,6 @@ def _binned(name: str, pairs: Sequence[tuple[int, float]]) -> Series | None:
 
 # --------------------------------------------------------------------------------------------------
 # The report of a run: one offline HTML file and PNG plots, from the run folder alone.
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 IMAGE_BYTES = 6_000_000
@@ -336,20 +286,11 @@ class ShownSection:
     leads: bool
 
 
-class StoredRows(Mapping[int, Sequence[Row]]):
-    """The lines of files by step, read whenever they are asked for: a long run has thousands of files."""
-
-    def __init__(self, paths: Mapping[int, Path]) -> None:
-        self._paths = paths
+class StoredRows(UserDict[int, Any]):
+    """Files by step; their lines are read whenever they are asked for: a long run has thousands of files."""
 
     def __getitem__(self, step: int) -> Sequence[Row]:
-        return read_lines(self._paths[step])
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._paths)
-
-    def __len__(self) -> int:
-        return len(self._paths)
+        return read_lines(self.data[step])
 
 
 def build_report(run_dir: Path | str) -> Path:
@@ -363,28 +304,35 @@ def build_report(run_dir: Path | str) -> Path:
         raise UserError(f"{folder}: expected the folder of a run, got no config.json")
     config = read_json(folder / "config.json")
     evaluations = [read_json(p) for p in run_folder.steps_in(folder / "evals", ".json").values()]
-    steps = _lines(run_folder.metrics_path(folder))
-    imitated = _lines(run_folder.sft_path(folder))
+    metrics, imitation = (
+        StepLines(read_lines(path) if path.exists() else ())
+        for path in (run_folder.metrics_path(folder), run_folder.sft_path(folder))
+    )
     rows = StoredRows(run_folder.steps_in(folder / "rollouts", ".jsonl"))
-    curve_sections = sections(steps, imitated, evaluations)
+    curve_sections = sections(metrics, imitation, evaluations)
     album = Album(run_folder.media_folder(folder), IMAGE_BYTES)
     ends = read_ends(folder)
     shown = galleries(ends, album, rows, alarm_rows(folder))
     groups = read_groups(config, rows)
     if panels := group_section(groups):
         curve_sections.append(panels)
-        write_lines(folder / "solved.jsonl", map(asdict, solved_rows(groups)))
-    metric = (config.get("evaluation") or {}).get("metric", "")
-    computed = fit_panel(metric, Spent.of(config, steps), evaluations)
+        write_lines(folder / "solved.jsonl", (row._asdict() for row in solved_rows(groups)))
+    metric = (config.get("evaluation") or {}).get("metric") or "reward"
+    computed = fit_panel(metric, metrics, evaluations)
     curve_sections = with_compute(curve_sections, computed)
     save_plots(folder, curve_sections)
-    stages = stretches(config, steps)
-    summary, alarms = run_folder.read_summary(folder), alarm_sentences(folder)
-    progress = RunFacts.of(config, steps, summary, evaluations=evaluations, alarms=alarms)
-    compare_ends(progress, ends, _mean(imitated, scored_demonstrations(progress.metric)))
+    stages = stretches(config, metrics.lines)
+    demonstrated = mean_of(imitation.lines, scored_demonstrations(metric))
+    progress = RunFacts.of(
+        config,
+        metrics,
+        ended=_summary(folder).get("steps", -1) >= (metrics.steps or [0])[-1],
+        evaluations=evaluations,
+        alarms=alarm_sentences(folder),
+        **compare_ends(metric, ends, demonstrated),
+    )
     cards = shown[0].cards if ends and shown else ()
-    fit = computed[1] if computed else None
-    tiles = tiles_of(folder, evaluations, steps, stages, fit, album.left_out)
+    fit = computed and computed[1]
     known = dict(MAIN_COLOUR)
     page = render(
         HERE,
@@ -393,15 +341,11 @@ def build_report(run_dir: Path | str) -> Path:
         title=config["run"]["name"],
         subtitle=subtitle(config),
         screen=first_screen(config, progress, cards, stages),
-        tiles=tiles,
+        tiles=tiles_of(folder, evaluations, metrics.lines, stages, fit, album.left_out),
         sections=[show(section, known, stages) for section in curve_sections],
         galleries=shown,
-        links=[
-            *(s.title for s in curve_sections),
-            *(g.title for g in shown),
-            "In numbers",
-            "Config",
-        ],
+        links=[s.title for s in curve_sections]
+        + [*(g.title for g in shown), "In numbers", "Config"],
         images=album.images.values(),
         config=json.dumps(config, indent=2, ensure_ascii=False),
     )
@@ -416,15 +360,6 @@ def read_ends(folder: Path) -> dict[int, list[dict[str, Any]]]:
         step: read_lines(samples[step])
         for step in sorted({*list(samples)[:1], *list(samples)[-1:]})
     }
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return read_lines(path) if path.exists() else []
-
-
-def _mean(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    known = [line[key] for line in lines if line.get(key) is not None]
-    return fmean(known) if known else None
 
 
 def with_compute(
@@ -471,8 +406,7 @@ def subtitle(config: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """One number."""
 
     name: str
@@ -489,39 +423,28 @@ def tiles_of(
     left_out: int,
 ) -> list[Tile]:
     """Return the numbers of a run; `lines` are those of metrics.jsonl, `left_out` counts images."""
-    tiles = [*_evaluated(evaluations), *_summed_up(folder), *map(_of_stage, stages)]
-    tiles += _of_compute(fit) + _of_ranks(folder, lines)
+    tiles = []
+    for name, value in evaluations[-1]["metrics"].items() if evaluations else ():
+        if "/" not in name:
+            before = evaluations[0]["metrics"].get(name)
+            low, high = map(number, evaluations[-1]["intervals"].get(name, (None, None)))
+            change = f"{number(before)} → {number(value)}"
+            tiles.append(Tile(f"held-out {name}", change, f"95 %: {low} to {high}"))
+    tiles += _summed_up(_summary(folder))
+    for stage in stages:
+        steps = f"steps {stage.first} to {stage.last}"
+        tiles.append(Tile(stage.label, f"reward {number(stage.reward)}", steps))
+    if fit:
+        low, high, middle = number(fit.low), number(fit.high), number(fit.middle, "s")
+        note = (
+            f"95 %: {low} to {high}; half of the way after {middle}, exponent {number(fit.power)}"
+        )
+        tiles.append(Tile("limit of more compute", number(fit.top), note))
+    tiles += _of_ranks(folder, lines)
     if left_out:
         note = "their files are gone, or the page would be too large"
         tiles.append(Tile("images left out", str(left_out), note))
     return tiles
-
-
-def _evaluated(evaluations: Sequence[Mapping[str, Any]]) -> list[Tile]:
-    tiles = []
-    if evaluations:
-        first, last = evaluations[0], evaluations[-1]
-        for name, value in last["metrics"].items():
-            if "/" not in name:
-                before = first["metrics"].get(name)
-                low, high = (number(v) for v in last["intervals"].get(name, (None, None)))
-                change = f"{number(before)} → {number(value)}"
-                tiles.append(Tile(f"held-out {name}", change, f"95 %: {low} to {high}"))
-    return tiles
-
-
-def _of_stage(stage: Stretch) -> Tile:
-    return Tile(
-        stage.label, f"reward {number(stage.reward)}", f"steps {stage.first} to {stage.last}"
-    )
-
-
-def _of_compute(fit: ComputeFit | None) -> list[Tile]:
-    if fit is None:
-        return []
-    low, high, middle = number(fit.low), number(fit.high), number(fit.middle, "s")
-    note = f"95 %: {low} to {high}; half of the way after {middle}, exponent {number(fit.power)}"
-    return [Tile("limit of more compute", number(fit.top), note)]
 
 
 def _of_ranks(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
@@ -537,25 +460,25 @@ def _of_ranks(folder: Path, steps: Sequence[Mapping[str, Any]]) -> list[Tile]:
         rank = int(line["ranks/work/slowest"])
         by_rank.setdefault(f"{rank} on {hosts[begun][rank]}", []).append(line["ranks/excess"])
     who, excesses = max(by_rank.items(), key=lambda item: len(item[1]))
-    over = number(sum(excesses) / len(excesses), "share")
+    over = number(fmean(excesses), "share")
     note = f"in {len(excesses)} of {len(compared)} steps, by {over} over the median"
     return [Tile("slowest rank", who, note)]
 
 
-def _summed_up(folder: Path) -> list[Tile]:
-    path = folder / "summary.json"
-    summary = read_json(path) if path.exists() else {}
-    tiles = []
+def _summary(folder: Path) -> dict[str, Any]:
+    return run_folder.read_summary(folder) or {}
+
+
+def _summed_up(summary: Mapping[str, Any]) -> Iterator[Tile]:
     if "steps" in summary:
-        tiles.append(Tile("steps", f"{summary['steps']:,}"))
+        yield Tile("steps", f"{summary['steps']:,}")
     if wall := summary.get("wall_seconds"):
         longest = max(wall, key=lambda phase: wall[phase])
         note = f"most of it: {longest} {wall[longest]:.0f} s"
-        tiles.append(Tile("wall time", f"{sum(wall.values()):.0f} s", note))
+        yield Tile("wall time", f"{sum(wall.values()):.0f} s", note)
     if peak := summary.get("peak_memory_mb"):
-        tiles.append(Tile("peak memory", f"{max(peak.values()):,.0f} MiB"))
+        yield Tile("peak memory", f"{max(peak.values()):,.0f} MiB")
     for name in ("dropped", "faulted"):
         if counts := summary.get(name):
             note = ", ".join(f"{reason}: {count}" for reason, count in counts.items())
-            tiles.append(Tile(name, str(sum(counts.values())), note))
-    return tiles
+            yield Tile(name, str(sum(counts.values())), note)

@@ -5,30 +5,29 @@ A story has media with truth and answers, what each answer earned and why, and t
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import json
 import math
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from vlmrl.errors import UserError
-from vlmrl.features.report.gallery import GalleryCompletion, GalleryPrompt, row_card
+from vlmrl.features.report.gallery import row_card
 from vlmrl.features.report.page import HERE
 from vlmrl.features.report.rows import (
     PARTS,
-    REWARD,
     RowFacts,
     RowFilter,
     RowIndex,
-    Selection,
     as_command,
     attack_lines,
     encode,
@@ -45,26 +44,37 @@ DIFFERENCES = (0.01, 0.05, 0.2, 1.0)
 """Nats by which engine and trainer part from which on a token has the next level, 0 to 4."""
 PROBABILITIES = (0.99, 0.9, 0.5, 0.1)
 """Probabilities below which a token has the next level."""
+IMAGE_BYTES = 12_000_000
+"""Budget of a page's images, in characters of their data URIs."""
+MAX_MOMENTS = 200
+"""Earlier and later answers to the same row that a page lists."""
+ROW_SCRIPTS = ("report.js", "row.js")
+PAGE_ROWS = 100
+"""Rows on one page of the list."""
+MAX_TAKEN = 2000
+"""Rows of one download; `vlmrl data select` takes any number."""
+POLICY = (
+    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    f"script-src '{script_hash(HERE, *ROW_SCRIPTS)}'"
+)
+Config = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token: its text, and its levels of both heat maps; None where they are not known."""
+class Token(NamedTuple):
+    """One token: its text, its levels of both heat maps (None where they are not known), its numbers."""
 
     text: str
     far: int | None
     rare: int | None
     title: str
-    """Its numbers in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heat:
+class Heat(NamedTuple):
     """The tokens of a completion turn by turn, with what is known of them in a sentence."""
 
     turns: tuple[tuple[Token, ...], ...]
     summary: str
-    known_engine: bool
 
 
 def heat_of(stored: Mapping[str, Any], lengths: Sequence[int]) -> Heat | None:
@@ -75,21 +85,18 @@ def heat_of(stored: Mapping[str, Any], lengths: Sequence[int]) -> Heat | None:
     texts = stored.get("texts") or []
     if len(texts) != sum(lengths):
         return None
-    engine, trainer = (_of_tokens(stored.get(key), len(texts)) for key in ("engine", "trainer"))
-    cells = [
+    engine, trainer = (
+        values
+        if isinstance(values := stored.get(key), list) and len(values) == len(texts)
+        else [None] * len(texts)
+        for key in ("engine", "trainer")
+    )
+    cells = iter(
         _token(number, str(text), *pair)
         for number, (text, *pair) in enumerate(zip(texts, engine, trainer, strict=True), start=1)
-    ]
-    turns, at = [], 0
-    for length in lengths:
-        turns.append(tuple(cells[at : at + length]))
-        at += length
-    known = any(value is not None for value in engine)
-    return Heat(tuple(turns), _summary(engine, trainer), known)
-
-
-def _of_tokens(values: Any, length: int) -> list[float | None]:
-    return values if isinstance(values, list) and len(values) == length else [None] * length
+    )
+    turns = tuple(tuple(itertools.islice(cells, length)) for length in lengths)
+    return Heat(turns, _summary(engine, trainer))
 
 
 def _token(number: int, text: str, engine: float | None, trainer: float | None) -> Token:
@@ -125,96 +132,6 @@ def _summary(engine: Sequence[float | None], trainer: Sequence[float | None]) ->
     return f"Engine and trainer part by {mean:.4f} nats on average, by {max(gaps):.4f} at most."
 
 
-IMAGE_BYTES = 12_000_000
-"""Budget of a page's images, in characters of their data URIs."""
-MAX_MOMENTS = 200
-"""Earlier and later answers to the same row that a page lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoryCompletion:
-    """One completion: what a card shows of it, and what else is stored."""
-
-    attempt: GalleryCompletion
-    finish: str
-    weights: Mapping[str, str]
-    """By verifier its weight in the reward."""
-    heat: Heat | None
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """The answers of one step to the row."""
-
-    step: int
-    what: str
-    address: str
-    rewards: tuple[float | None, ...]
-    mean: float | None
-    is_here: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """All that the page of a row shows."""
-
-    facts: RowFacts
-    card: GalleryPrompt
-    answers: tuple[StoryCompletion, ...]
-    has_tokens: bool
-    moments: tuple[Moment, ...]
-    left_out: int
-    """Answers of other steps that the page does not list."""
-    before: str
-    """Address of the row before; empty: there is none."""
-    after: str
-    truth: str
-    prompt: str
-
-
-def tell(
-    index: RowIndex, facts: RowFacts, wanted: RowFilter, config: Mapping[str, Any], base: str
-) -> tuple[Story, Album]:
-    """Return the story of a row, and its images; addresses begin with `base` and keep the filter.
-
-    Raises:
-        UserError: the row cannot be read.
-    """
-    row, tokens = index.load(facts), index.load_tokens(facts)
-    album = Album(run_folder.media_folder(index.folder), IMAGE_BYTES)
-    card = row_card(facts.step, row, album)
-    weights = _weights(config, facts.source)
-    stored = (tokens or {}).get("completions") or []
-    answers = tuple(
-        StoryCompletion(
-            attempt,
-            completion["finish_reason"],
-            weights,
-            heat_of(stored[g], _lengths(completion)) if g < len(stored) else None,
-        )
-        for g, (attempt, completion) in enumerate(
-            zip(card.attempts, row["completions"], strict=True)
-        )
-    )
-    before, after = (
-        row_address(base, row, wanted) if row else "" for row in index.neighbours(facts, wanted)
-    )
-    all_ = index.answers(facts.source, facts.id)
-    moments = [_moment(row, facts, wanted, base) for row in _nearest(all_, facts)]
-    return Story(
-        facts,
-        card,
-        answers,
-        any(answer.heat for answer in answers),
-        tuple(moments),
-        len(all_) - len(moments),
-        before,
-        after,
-        json.dumps(row["truth"], ensure_ascii=False, indent=1),
-        row["prompt"],
-    ), album
-
-
 def run_address(name: str) -> str:
     """Return the address of the page of the run whose folder has this name."""
     return f"/run/{quote(name, '')}"
@@ -227,63 +144,27 @@ def row_address(base: str, row: RowFacts, wanted: RowFilter) -> str:
     return f"{base}/row?{encode({**identity, **kept})}"
 
 
-def _weights(config: Mapping[str, Any], source: str) -> dict[str, str]:
+def _weights(config: Config, source: str) -> dict[str, str]:
     """Return by verifier what the config says of its weight in the reward of a source."""
-    weights = {}
-    for reward in _rewards(config, source):
+    weights, rewards = {}, config.get("rewards") or []
+    for entry in (config.get("data") or {}).get("train") or ():
+        if (entry.get("name") or entry.get("card")) == source and entry.get("rewards"):
+            rewards = entry["rewards"]  # those of this source alone
+            break
+    for reward in rewards:
         weight = reward.get("weight", 1.0)
         amount = f"{weight:g}" if isinstance(weight, int | float) else "by a schedule"
-        more = [
-            f"{key} {reward[key]}"
-            for key in ("gated_by", "max_score", "max_with", "multiplies")
-            if reward.get(key)
-        ]
+        keys = ("gated_by", "max_score", "max_with", "multiplies")
+        more = [f"{key} {reward[key]}" for key in keys if reward.get(key)]
         more += ["a gate"] if reward.get("gate") else []
         name = reward.get("name") or str(reward["verifier"]).rpartition(":")[2]
         weights[name] = ", ".join([f"weight {amount}", *more])
     return weights
 
 
-def _rewards(config: Mapping[str, Any], source: str) -> Sequence[Mapping[str, Any]]:
-    """Return the rewards of a source: its own, or those of all."""
-    for entry in (config.get("data") or {}).get("train") or ():
-        if (entry.get("name") or entry.get("card")) == source and entry.get("rewards"):
-            return entry["rewards"]
-    return config.get("rewards") or []
-
-
-def _lengths(completion: Row) -> list[int]:
-    """Return the tokens of the policy's turns."""
-    segments = completion.get("segments")
-    if not segments:
-        return [completion["tokens"]]
-    return [segment["tokens"] for segment in segments if segment["by"] == "policy"]
-
-
-def _nearest(rows: Sequence[RowFacts], here: RowFacts) -> Sequence[RowFacts]:
-    """Return at most MAX_MOMENTS rows around one."""
-    at = rows.index(here) if here in rows else 0
-    start = max(0, min(at - MAX_MOMENTS // 2, len(rows) - MAX_MOMENTS))
-    return rows[start : start + MAX_MOMENTS]
-
-
-def _moment(row: RowFacts, here: RowFacts, wanted: RowFilter, base: str) -> Moment:
-    what = "trained on" if row.part == PARTS[0] else f"held out, {row.drawn or 'greedy'}"
-    rewards = tuple(row.scores[REWARD])
-    return Moment(
-        row.step, what, row_address(base, row, wanted), rewards, row.mean_reward, row is here
-    )
-
-
-ROW_SCRIPTS = ("report.js", "row.js")
-PAGE_ROWS = 100
-"""Rows on one page of the list."""
-
-
-def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, skip: int) -> str:
+def list_page(index: RowIndex, config: Config, wanted: RowFilter, skip: int) -> str:
     """Return the page of the rows that match, the newest first, without the first `skip`."""
-    base, rows = _base(index), index.chosen(wanted)
-    newest_first = rows[::-1][skip : skip + PAGE_ROWS]
+    base, rows = run_address(index.folder.absolute().name), index.chosen(wanted)
     sources, verifiers = index.names()
     query = wanted.query()
 
@@ -294,13 +175,15 @@ def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, ski
         HERE,
         "rows.html",
         *ROW_SCRIPTS,
-        **_common(index, config, base, at(skip)),
+        title=config["run"]["name"],
+        base=base,
+        damaged=index.damaged,
         wanted=wanted,
         parts=PARTS,
         sources=sources,
         verifiers=verifiers,
         count=len(rows),
-        rows=[_line(base, row, wanted) for row in newest_first],
+        rows=[(row, row_address(base, row, wanted)) for row in rows[::-1][skip : skip + PAGE_ROWS]],
         newer=at(max(0, skip - PAGE_ROWS)) if skip else "",
         older=at(skip + PAGE_ROWS) if skip + PAGE_ROWS < len(rows) else "",
         attacks=f"{base}/rows.jsonl?{encode(query)}",
@@ -309,20 +192,40 @@ def list_page(index: RowIndex, config: Mapping[str, Any], wanted: RowFilter, ski
     )
 
 
-def row_page(index: RowIndex, config: Mapping[str, Any], facts: RowFacts, wanted: RowFilter) -> str:
-    """Return the page of one row.
+def row_page(index: RowIndex, config: Config, facts: RowFacts, wanted: RowFilter) -> str:
+    """Return the page of one row; its addresses keep the filter.
 
     Raises:
         UserError: the row cannot be read.
     """
-    base = _base(index)
-    story, album = tell(index, facts, wanted, config, base)
+    base = run_address(index.folder.absolute().name)
+    row, tokens = index.load(facts), index.load_tokens(facts)
+    album = Album(run_folder.media_folder(index.folder), IMAGE_BYTES)
+    card = row_card(facts.step, row, album)
+    heats = list(_heats(row, (tokens or {}).get("completions") or []))
+    before, after = (
+        beside and row_address(base, beside, wanted) for beside in index.neighbours(facts, wanted)
+    )
+    same = index.answers(facts.source, facts.id)
+    begin = max(0, min(same.index(facts) - MAX_MOMENTS // 2, len(same) - MAX_MOMENTS))
+    moments = same[begin : begin + MAX_MOMENTS]
     return render(
         HERE,
         "row.html",
         *ROW_SCRIPTS,
-        **_common(index, config, base, row_address(base, facts, wanted)),
-        story=story,
+        title=config["run"]["name"],
+        base=base,
+        facts=facts,
+        card=card,
+        answers=list(zip(card.attempts, row["completions"], heats, strict=True)),
+        weights=_weights(config, facts.source),
+        has_tokens=any(heats),
+        moments=[(moment, row_address(base, moment, wanted)) for moment in moments],
+        left_out=len(same) - len(moments),
+        before=before,
+        after=after,
+        truth=json.dumps(row["truth"], ensure_ascii=False, indent=1),
+        prompt=row["prompt"],
         images=album.images.values(),
         list_address=f"{base}/rows?{encode(wanted.query())}",
         filter_said=", ".join(f"{key} {value}" for key, value in wanted.query().items()),
@@ -332,131 +235,88 @@ def row_page(index: RowIndex, config: Mapping[str, Any], facts: RowFacts, wanted
     )
 
 
-def _base(index: RowIndex) -> str:
-    return run_address(index.folder.absolute().name)
-
-
-def _common(index: RowIndex, config: Mapping[str, Any], base: str, here: str) -> dict[str, Any]:
-    return {
-        "title": config["run"]["name"],
-        "base": base,
-        "here": here,
-        "whole": index.is_whole,
-        "read": index.read,
-        "total": index.total,
-        "damaged": index.damaged,
-    }
-
-
-def _line(base: str, row: RowFacts, wanted: RowFilter) -> dict[str, Any]:
-    return {
-        "step": row.step,
-        "source": row.source,
-        "id": row.id,
-        "address": row_address(base, row, wanted),
-        "mean": row.mean_reward,
-        "rewards": row.scores[REWARD],
-        "failed": sum(row.failed),
-    }
+def _heats(row: Row, stored: Sequence[Mapping[str, Any]]) -> Iterator[Heat | None]:
+    """Yield the heat of each completion; None where its tokens are not stored."""
+    for g, completion in enumerate(row["completions"]):
+        segments = completion.get("segments") or [{**completion, "by": "policy"}]
+        lengths = [segment["tokens"] for segment in segments if segment["by"] == "policy"]
+        yield heat_of(stored[g], lengths) if g < len(stored) else None
 
 
 # --------------------------------------------------------------------------------------------------
 # What `vlmrl watch` answers about the stored rows of its runs: pages, and selections to take along.
 
 
-POLICY = (
-    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
-    f"script-src '{script_hash(HERE, *ROW_SCRIPTS)}'"
-)
-MAX_TAKEN = 2000
-"""Rows of one download; `vlmrl data select` takes any number."""
+def row_answers(
+    folder_of: Callable[[str], Path | None],
+) -> list[tuple[str, Callable[[Request], Response]]]:
+    """Return the ends of addresses below a run's, with what answers them.
+
+    `folder_of` returns the folder of a run by name; None: there is no such run. Each run that somebody has
+    asked about has an index.
+    """
+    indexes: dict[Path, RowIndex] = {}
+
+    def serve(
+        answer: Callable[[RowIndex, Config, Mapping[str, str]], Response], request: Request
+    ) -> Response:
+        name = request.path_params["name"]
+        if (folder := folder_of(name)) is None:
+            return PlainTextResponse(f"no run {name!r:.80} here", 404)
+        index = indexes.setdefault(folder, RowIndex(folder))
+        try:
+            index.refresh()
+            return answer(index, read_json(folder / "config.json"), request.query_params)
+        except UserError as error:
+            return PlainTextResponse(str(error), 409)
+
+    pages = {"rows": _list, "row": _row, "rows.jsonl": _attacks, "rows.zip": _data_set}
+    return [(end, functools.partial(serve, answer)) for end, answer in pages.items()]
 
 
-@dataclass
-class RowPages:
-    """The pages of rows, with an index for each run that somebody has asked about."""
-
-    folder_of: Callable[[str], Path | None]
-    """The folder of a run by name; None: there is no such run."""
-    _indexes: dict[Path, RowIndex] = field(default_factory=dict)
-
-    def answers(self) -> list[tuple[str, Callable[[Request], Response]]]:
-        """Return the ends of addresses below a run's, with what answers them."""
-        pages: dict[str, Callable[[RowIndex, dict[str, Any], Mapping[str, str]], Response]] = {
-            "rows": _list,
-            "row": _row,
-            "rows.jsonl": _attacks,
-            "rows.zip": _data_set,
-        }
-        return [(end, self._guard(answer)) for end, answer in pages.items()]
-
-    def _guard(
-        self, answer: Callable[[RowIndex, dict[str, Any], Mapping[str, str]], Response]
-    ) -> Callable[[Request], Response]:
-        def serve(request: Request) -> Response:
-            name = request.path_params["name"]
-            folder = self.folder_of(name)
-            if folder is None:
-                return PlainTextResponse(f"no run {name!r:.80} here", 404)
-            index = self._indexes.setdefault(folder, RowIndex(folder))
-            try:
-                return answer(index, read_json(folder / "config.json"), request.query_params)
-            except UserError as error:
-                return PlainTextResponse(str(error), 409)
-
-        return serve
-
-
-def _list(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
-    index.refresh()
+def _list(index: RowIndex, config: Config, query: Mapping[str, str]) -> Response:
     start = read_count(query.get("skip", ""), max_digits=11) or 0
     return _page(list_page(index, config, RowFilter.read(query), start))
 
 
-def _row(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
+def _row(index: RowIndex, config: Config, query: Mapping[str, str]) -> Response:
     step, line = (read_count(query.get(key, "")) for key in ("step", "line"))
     wanted = RowFilter.read(query)
     if step is None:
         return PlainTextResponse("an address of a row states its source, id and step", 404)
-    index.refresh(near=step)
     facts = index.find(wanted.part, step, query.get("source", ""), query.get("id", ""), line)
     if facts is None:
         return PlainTextResponse(f"no such row is stored of step {step}", 404)
     return _page(row_page(index, config, facts, wanted))
 
 
-def _attacks(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
-    lines = (json.dumps(line) + "\n" for line in attack_lines(_selected(index, query)))
+def _attacks(index: RowIndex, config: Config, query: Mapping[str, str]) -> Response:
+    wanted, _ = _chosen(index, query)
+    lines = (json.dumps(line) + "\n" for line in attack_lines(index, wanted))
     return _file("".join(lines).encode(), "application/x-ndjson", "attacks.jsonl")
 
 
-def _data_set(index: RowIndex, config: dict[str, Any], query: Mapping[str, str]) -> Response:
+def _data_set(index: RowIndex, config: Config, query: Mapping[str, str]) -> Response:
     """Pack a data set of the stored media alone: a browser never gets other files of this machine."""
-    selected = _selected(index, query)
+    _, chosen = _chosen(index, query)
     packed = io.BytesIO()
     with tempfile.TemporaryDirectory() as made, zipfile.ZipFile(packed, "w") as archive:
-        write_data_set(selected, Path(made) / "rows.jsonl", originals=None)
+        write_data_set(index, chosen, Path(made) / "rows.jsonl", originals=None)
         for path in sorted(Path(made).rglob("*")):
             if path.is_file():
                 archive.write(path, path.relative_to(made))
     return _file(packed.getvalue(), "application/zip", "rows.zip")
 
 
-def _selected(index: RowIndex, query: Mapping[str, str]) -> Selection:
-    index.refresh()
-    selection = Selection(index, RowFilter.read(query))
-    if not index.is_whole:
+def _chosen(index: RowIndex, query: Mapping[str, str]) -> tuple[RowFilter, list[RowFacts]]:
+    wanted = RowFilter.read(query)
+    chosen = index.chosen(wanted)
+    if len(chosen) > MAX_TAKEN:
         raise UserError(
-            f"{index.read} of {index.total} files were read so far: load the page of the rows until all "
-            "are, or use `vlmrl data select`"
-        )
-    if len(selection.rows) > MAX_TAKEN:
-        raise UserError(
-            f"{len(selection.rows)} rows are more than a download may have, {MAX_TAKEN}: use "
+            f"{len(chosen)} rows are more than a download may have, {MAX_TAKEN}: use "
             "`vlmrl data select`"
         )
-    return selection
+    return wanted, chosen
 
 
 def _page(html: str) -> Response:

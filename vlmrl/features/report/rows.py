@@ -1,8 +1,6 @@
 """Which rows a run's folder has, and which of them a reader wants to see.
 
-Each file is read once, and again if changed. Of a row only what it is found and chosen by is kept. A run
-of 10,000 steps is not read for one page: files next to the step that is looked at come first, and a request
-stops reading when it has used its CPU time.
+Each file is read once, and again if changed. Of a row only what it is found and chosen by is kept.
 """
 
 from __future__ import annotations
@@ -10,17 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shlex
 import sys
-import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import cached_property
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -46,9 +41,6 @@ class RowFacts:
     step: int
     line: int
     """Of its file, from 0."""
-    offset: int
-    """Bytes before it."""
-    length: int
     source: str
     id: str
     drawn: str
@@ -57,6 +49,11 @@ class RowFacts:
     """The rewards, and by verifier the scores; None where a completion has none."""
     failed: Sequence[bool]
     """Whether a verifier failed on the completion, or it is masked."""
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """Return the place of the row among those of a run."""
+        return self.step, self.part, self.line
 
     @property
     def mean_reward(self) -> float | None:
@@ -114,41 +111,36 @@ class RowFilter:
 
     def matches(self, row: RowFacts) -> bool:
         """Return whether a row is among those wanted."""
-        if row.part != self.part or (self.only and row.source != self.only):
-            return False
-        if self.first is not None and row.step < self.first:
-            return False
-        if self.last is not None and row.step > self.last:
-            return False
-        if self.ids and row.id not in self.ids:
-            return False
-        if self.spread is not None:
-            known = [value for value in self._scores(row) if value is not None]
-            if len(known) < 2 or _deviation(known) < self.spread:
-                return False
-        return not self._looks_at_completions or bool(self.fitting(row))
+        return (
+            row.part == self.part
+            and self.only in ("", row.source)
+            and (self.first or 0) <= row.step <= (math.inf if self.last is None else self.last)
+            and (not self.ids or row.id in self.ids)
+            and (self.spread is None or self._spread(row) >= self.spread)
+            and bool(self.fitting(row))
+        )
 
     def fitting(self, row: RowFacts) -> list[int]:
         """Return the numbers of the row's completions that fit, from 0."""
-        if not self._looks_at_completions:
-            return list(range(len(row.failed)))
-        return [g for g, value in enumerate(self._scores(row)) if self._fits(value, row.failed[g])]
+        low = -math.inf if self.least is None else self.least
+        high = math.inf if self.most is None else self.most
+        takes_unknown = not self.by and self.least is None and self.most is None
+        return [
+            g
+            for g, value in enumerate(self._scores(row))
+            if (row.failed[g] or not self.failed)
+            and (takes_unknown if value is None else low <= value <= high)
+        ]
 
-    @property
-    def _looks_at_completions(self) -> bool:
-        return bool(self.by or self.failed or self.least is not None or self.most is not None)
+    def _spread(self, row: RowFacts) -> float:
+        known = [value for value in self._scores(row) if value is not None]
+        if len(known) < 2:
+            return -math.inf
+        # The standard deviation of `statistics` is exact, and too slow for a long run.
+        return math.dist(known, [fmean(known)] * len(known)) / math.sqrt(len(known))
 
     def _scores(self, row: RowFacts) -> Sequence[float | None]:
         return row.scores.get(self.by or REWARD) or (None,) * len(row.failed)
-
-    def _fits(self, value: float | None, failed: bool) -> bool:
-        if self.failed and not failed:
-            return False
-        if self.least is None and self.most is None:
-            return value is not None or not self.by
-        low = -math.inf if self.least is None else self.least
-        high = math.inf if self.most is None else self.most
-        return value is not None and low <= value <= high
 
 
 def read_range(text: str, what: str) -> tuple[float | None, float | None]:
@@ -175,25 +167,12 @@ def encode(query: Mapping[str, Any]) -> str:
     return urlencode(query, errors="replace")
 
 
-def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation; that of `statistics` is exact, and too slow for a long run."""
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-
-
 def _number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-BUDGET_S = 0.3
-"""CPU seconds of one request for files that were not read before."""
-
-Place = tuple[str, int]
-"""Part and step of a file."""
 
 
 class _Verdict(msgspec.Struct):
@@ -217,99 +196,72 @@ class _Line(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-@dataclass(slots=True)
-class _File:
+class _File(NamedTuple):
     path: Path
     stamp: Stamp
-    rows: list[RowFacts] | None = None
-    """None: it was not read."""
-    damaged: int = 0
+    rows: list[RowFacts]
+    damaged: int
 
 
-@dataclass
 class RowIndex:
-    """The stored rows of one run; `refresh` before each look."""
+    """The stored rows of one run, by step; `refresh` before each look."""
 
-    folder: Path
-    _files: dict[Place, _File] = field(default_factory=dict)
-    _version: int = 0
-    _chosen: tuple[Any, list[RowFacts]] = field(default_factory=lambda: (None, []))
-
-    @property
-    def read(self) -> int:
-        """Return how many files have been read."""
-        return sum(file.rows is not None for file in self._files.values())
-
-    @property
-    def total(self) -> int:
-        """Return how many files there are."""
-        return len(self._files)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows: list[RowFacts] = []
+        self._files: dict[tuple[str, int], _File] = {}
 
     @property
     def damaged(self) -> int:
-        """Return how many of the lines that were read are no rows."""
+        """Return how many lines are no rows."""
         return sum(file.damaged for file in self._files.values())
 
-    @property
-    def is_whole(self) -> bool:
-        """Return whether all files have been read."""
-        return self.read == self.total
-
-    def refresh(self, near: int | None = None, budget_s: float = BUDGET_S) -> None:
-        """See which files there are, and read those nearest to a step (None: the newest) in time."""
-        self._list_files()
-        unread = [key for key, file in self._files.items() if file.rows is None]
-        middle = max((step for _, step in self._files), default=0) if near is None else near
-        end = time.thread_time() + budget_s
-        for key in sorted(unread, key=lambda key: abs(key[1] - middle)):
-            self._read(key)
-            if time.thread_time() > end:
-                break
+    def refresh(self) -> None:
+        """Read the files that are new or have changed."""
+        files = {}
+        for part in PARTS:
+            for step, path in run_folder.steps_in(self.folder / part, ".jsonl").items():
+                try:
+                    stamp = stamp_of(path.stat())
+                    known = self._files.get((part, step))
+                    fresh = known is not None and known.stamp == stamp
+                    files[part, step] = known if known and fresh else _read(part, step, path, stamp)
+                except FileNotFoundError:  # a resumed run has removed it meanwhile
+                    continue
+        self._files = files
+        self.rows = sorted(
+            (row for file in files.values() for row in file.rows), key=lambda row: row.order
+        )
 
     def find(
         self, part: str, step: int, source: str, id_: str, line: int | None
     ) -> RowFacts | None:
         """Return a row of a step: the one in that line if it is it, else the first; None: there is none."""
-        if (part, step) not in self._files:
-            return None
-        self._read((part, step))
-        rows = self._files[part, step].rows or []
-        matches = [row for row in rows if (row.source, row.id) == (source, id_)]
-        return next((row for row in matches if row.line == line), matches[0] if matches else None)
+        asked = (part, step, source, id_)
+        rows = [row for row in self.rows if (row.part, row.step, row.source, row.id) == asked]
+        return next((row for row in rows if row.line == line), rows[0] if rows else None)
 
     def answers(self, source: str, id_: str) -> list[RowFacts]:
-        """Return all rows that ask this, by step, as far as files have been read."""
-        matches = [
-            row
-            for file in self._files.values()
-            for row in file.rows or ()
-            if row.id == id_ and row.source == source
-        ]
-        return sorted(matches, key=_order)
+        """Return all rows that ask this, by step."""
+        return [row for row in self.rows if row.id == id_ and row.source == source]
 
     def chosen(self, wanted: RowFilter) -> list[RowFacts]:
-        """Return the rows that match, by step, as far as files have been read."""
-        key = (wanted, self._version)
-        if self._chosen[0] != key:
-            places = sorted(self._files, key=lambda at: at[1])
-            rows = (row for at in places for row in self._files[at].rows or ())
-            self._chosen = (key, [row for row in rows if wanted.matches(row)])
-        return self._chosen[1]
+        """Return the rows that match, by step."""
+        return [row for row in self.rows if wanted.matches(row)]
 
     def neighbours(
         self, row: RowFacts, wanted: RowFilter
     ) -> tuple[RowFacts | None, RowFacts | None]:
         """Return the matching rows before and after one, which need not match itself."""
         rows = self.chosen(wanted)
-        at = bisect_left(rows, _order(row), key=_order)
-        after = at + (at < len(rows) and rows[at] is row)
+        at = bisect_left(rows, row.order, key=lambda row: row.order)
+        after = bisect_right(rows, row.order, key=lambda row: row.order)
         return (rows[at - 1] if at else None), (rows[after] if after < len(rows) else None)
 
     def names(self) -> tuple[list[str], list[str]]:
-        """Return the sources and the verifiers of the rows that were read."""
-        rows = [row for file in self._files.values() for row in file.rows or ()]
-        verifiers = {name for row in rows for name in row.scores} - {REWARD}
-        return sorted({row.source for row in rows}), sorted(verifiers)
+        """Return the sources and the verifiers of the rows."""
+        verifiers = {name for row in self.rows for name in row.scores} - {REWARD}
+        return sorted({row.source for row in self.rows}), sorted(verifiers)
 
     def load(self, row: RowFacts) -> Row:
         """Return a row with all that is stored of it.
@@ -319,10 +271,8 @@ class RowIndex:
         """
         path = self._files[row.part, row.step].path
         try:
-            with path.open("rb") as file:
-                file.seek(row.offset)
-                content = json.loads(file.read(row.length))
-        except (OSError, ValueError) as error:
+            content = json.loads(path.read_bytes().split(b"\n")[row.line])
+        except (OSError, IndexError, ValueError) as error:
             raise UserError(f"{path}: cannot be read: {error}") from error
         if not isinstance(content, dict):
             raise UserError(f"{path}: line {row.line + 1}: expected an object")
@@ -333,80 +283,35 @@ class RowIndex:
         path = run_folder.tokens_path(self.folder, row.step)
         if row.part != PARTS[0] or not path.is_file():
             return None
-        lines = path.read_bytes().splitlines()
         try:
-            content = json.loads(lines[row.line])
+            content = json.loads(path.read_bytes().splitlines()[row.line])
         except (IndexError, ValueError):
             return None
         if not isinstance(content, dict):
             return None
-        named = (as_utf8(str(content.get(key))) for key in ("source", "id"))
-        return content if tuple(named) == (row.source, row.id) else None
-
-    def _list_files(self) -> None:
-        seen: dict[Place, _File] = {}
-        for part in PARTS:
-            for name, step, stamp in _step_files(self.folder / part):
-                known = self._files.get((part, step))
-                same = known is not None and known.stamp == stamp
-                seen[part, step] = known if known and same else _File(Path(name), stamp)
-        if seen.keys() != self._files.keys() or any(
-            self._files[p] is not f for p, f in seen.items()
-        ):
-            self._version += 1
-        self._files = seen
-
-    def _read(self, key: Place) -> None:
-        file = self._files[key]
-        if file.rows is not None:
-            return
-        file.rows, offset = [], 0
-        self._version += 1
-        try:
-            data = file.path.read_bytes()
-        except OSError:
-            return
-        for number, text in enumerate(data.split(b"\n")):
-            line = _parse(text) if text else None
-            if line is not None:
-                file.rows.append(_facts(key, number, offset, len(text), line))
-            file.damaged += bool(text) and line is None
-            offset += len(text) + 1
+        named = tuple(as_utf8(str(content.get(key))) for key in ("source", "id"))
+        return content if named == (row.source, row.id) else None
 
 
-def _order(row: RowFacts) -> tuple[int, str, int]:
-    return row.step, row.part, row.line
+def _read(part: str, step: int, path: Path, stamp: Stamp) -> _File:
+    rows, damaged = [], 0
+    for number, text in enumerate(path.read_bytes().split(b"\n")):
+        if text:
+            try:
+                rows.append(_facts(part, step, number, _parse(text)))
+            except (ValueError, RecursionError):
+                damaged += 1
+    return _File(path, stamp, rows, damaged)
 
 
-def _step_files(folder: Path) -> list[tuple[str, int, Stamp]]:
-    """Return path, step and stamp of the files `step-N.jsonl` of a folder.
-
-    As `run_folder.steps_in`, in half its time: each request looks at every file of a long run.
-    """
-    files = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                number = entry.name.removeprefix("step-").removesuffix(".jsonl")
-                if entry.name == f"step-{number}.jsonl" and number.isdecimal():
-                    files.append((entry.path, int(number), stamp_of(entry.stat())))
-    except FileNotFoundError:
-        return []
-    return files
-
-
-def _parse(text: bytes) -> _Line | None:
+def _parse(text: bytes) -> _Line:
     try:
         return _decode(text)
-    except msgspec.DecodeError:
-        pass
-    try:  # a lone surrogate, say, which the fast reader refuses
+    except msgspec.DecodeError:  # a lone surrogate, say, which the fast reader refuses
         return msgspec.convert(json.loads(text), _Line)
-    except (ValueError, RecursionError):
-        return None
 
 
-def _facts(key: Place, number: int, offset: int, length: int, line: _Line) -> RowFacts:
+def _facts(part: str, step: int, number: int, line: _Line) -> RowFacts:
     names = dict.fromkeys(name for completion in line.completions for name in completion.verdicts)
     scores: dict[str, tuple[float | None, ...]] = {
         REWARD: tuple(
@@ -421,7 +326,7 @@ def _facts(key: Place, number: int, offset: int, length: int, line: _Line) -> Ro
         for completion in line.completions
     )
     source, drawn = sys.intern(as_utf8(line.source)), sys.intern(line.drawn)
-    return RowFacts(*key, number, offset, length, source, as_utf8(line.id), drawn, scores, failed)
+    return RowFacts(part, step, number, source, as_utf8(line.id), drawn, scores, failed)
 
 
 def as_utf8(text: str) -> str:
@@ -433,10 +338,8 @@ def as_utf8(text: str) -> str:
 # Rows of a run to take along: as a data set to train or evaluate on, or as rows to attack a verifier with.
 #
 # A data set is a JSONL file (layout `selected_rows`) with copies of its media in a folder beside it, so
-# that it
-# can be moved. Each row of the run's data is written once, however many steps it was asked in. Attack
-# rows are
-# the completions themselves, each with its truth in the space that it writes coordinates in.
+# that it can be moved. Each row of the run's data is written once, however many steps it was asked in.
+# Attack rows are the completions themselves, each with its truth in the space that it writes coordinates in.
 
 
 Originals = Callable[[str, MediaKind, str], Path | None]
@@ -444,37 +347,6 @@ Originals = Callable[[str, MediaKind, str], Path | None]
 SIZES = ("width", "height", "duration", "resized_width", "resized_height")
 UNWRITTEN = ("track",)
 """Kinds of truth that no typed row states."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The rows of an index that match a filter; refresh the index before."""
-
-    index: RowIndex
-    wanted: RowFilter
-
-    @cached_property
-    def rows(self) -> list[RowFacts]:
-        """Return where the rows are."""
-        return list(self.index.chosen(self.wanted))
-
-    @cached_property
-    def newest(self) -> list[RowFacts]:
-        """Return each row of the data once, as it was stored last."""
-        return list({(row.source, row.id): row for row in self.rows}.values())
-
-    def load(self, facts: RowFacts) -> Row:
-        """Return a row with all that is stored of it."""
-        return self.index.load(facts)
-
-
-@dataclass
-class Written:
-    """What was written: rows, and copies that the run had made of media instead of their own files."""
-
-    rows: int = 0
-    copies: int = 0
-    files: set[str] = field(default_factory=set)
 
 
 def as_command(folder: Path, wanted: RowFilter) -> str:
@@ -495,20 +367,18 @@ def as_command(folder: Path, wanted: RowFilter) -> str:
     return shlex.join([*words, "--out", "rows.jsonl"])
 
 
-# -------------------------------------------------------------------------------------- attack rows
-
-
-def attack_lines(selection: Selection) -> Iterator[dict[str, Any]]:
+def attack_lines(index: RowIndex, wanted: RowFilter) -> Iterator[dict[str, Any]]:
     """Yield the completions that fit as rows of `vlmrl verify --data`, each text once for a row.
 
     Raises:
         UserError: the truth of a row cannot be stated in the space of its completions.
     """
     seen = set()
-    for facts in selection.rows:
-        row = selection.load(facts)
+    for facts in index.chosen(wanted):
+        row = index.load(facts)
         about = _about(row, facts)
-        for g in selection.wanted.fitting(facts):
+        group = f"{facts.source} {facts.id}, step {facts.step}"
+        for g in wanted.fitting(facts):
             completion = row["completions"][g]
             key = (facts.source, facts.id, completion["text"])
             if key in seen:
@@ -516,32 +386,22 @@ def attack_lines(selection: Selection) -> Iterator[dict[str, Any]]:
             seen.add(key)
             reward = completion["reward"] if completion["valid"] else None
             yield {
-                "id": f"{facts.source} {facts.id}, step {facts.step}, answer {g + 1}",
+                "id": f"{group}, answer {g + 1}",
                 "completion": completion["text"],
                 **about,
-                "group": f"{facts.source} {facts.id}, step {facts.step}",
+                "group": group,
                 **({} if reward is None else {"reward": reward}),
             }
 
 
 def _about(row: Row, facts: RowFacts) -> dict[str, Any]:
-    """Return what all completions of a row have in common: prompt, truth, media, space and template."""
+    """Return what all completions of a row have in common: prompt, truth, media, space and template.
+
+    The truth, which is stored in the unit square, is in the frame's space.
+    """
     stated = {key: value for key, value in row["frame"].items() if key in SIZES and value}
     space = row["frame"].get("space", "pixel")
-    truth = _in_space(row, facts, Frame(**stated, space=space))
-    media = [*[{} for _ in range(truth.get("image", 0))], stated]
-    template = row.get("template")
-    return {
-        "prompt": row["question"],
-        "truth": truth,
-        "media": media if len(media) > 1 else stated,
-        "space": space,
-        **({"template": template} if isinstance(template, str) else {}),
-    }
-
-
-def _in_space(row: Row, facts: RowFacts, frame: Frame) -> dict[str, Any]:
-    """Return the truth of a row, which is stored in the unit square, in the frame's space."""
+    frame = Frame(**stated, space=space)
     try:
         truth = json_form.read(_stated(row), Frame(space="norm1"))
         known = {
@@ -549,8 +409,14 @@ def _in_space(row: Row, facts: RowFacts, frame: Frame) -> dict[str, Any]:
         }
     except (UserError, ValueError) as error:
         raise UserError(f"row {facts.id!r} of {facts.source}: its truth: {error}") from error
-    image = {"image": truth.image} if truth.image else {}
-    return {**json_form.to_json(known), **image}
+    template = row.get("template")
+    return {
+        "prompt": row["question"],
+        "truth": json_form.to_json(known) | ({"image": truth.image} if truth.image else {}),
+        "media": [*[{}] * truth.image, stated] if truth.image else stated,
+        "space": space,
+        **({"template": template} if isinstance(template, str) else {}),
+    }
 
 
 def _stated(row: Row) -> dict[str, Any]:
@@ -558,11 +424,18 @@ def _stated(row: Row) -> dict[str, Any]:
     return {kind: value for kind, value in row["truth"].items() if value is not False}
 
 
-# ----------------------------------------------------------------------------------------- data set
+class Written(NamedTuple):
+    """How much was written; `copies` are media as the run stored them, instead of their own files."""
+
+    rows: int
+    media: int
+    copies: int
 
 
-def write_data_set(selection: Selection, out: Path, originals: Originals | None) -> Written:
-    """Write the rows to `out`, and their media to a folder beside it; return what was written.
+def write_data_set(
+    index: RowIndex, chosen: Sequence[RowFacts], out: Path, originals: Originals | None
+) -> Written:
+    """Write each of the chosen rows once, as it was stored last, and its media to a folder beside `out`.
 
     A medium is copied from its own file where `originals` finds it, else from what the run stored: images
     of at most 640 pixels, audio as it was heard.
@@ -570,35 +443,77 @@ def write_data_set(selection: Selection, out: Path, originals: Originals | None)
     Raises:
         UserError: a row cannot be written, because of its truth or its media; the message names it.
     """
-    written = Written()
-    sources = {row.source for row in selection.newest}
-    lines = []
-    for facts in selection.newest:
-        row = selection.load(facts)
+    newest = {(row.source, row.id): row for row in chosen}
+    several = len({row.source for row in chosen}) > 1
+    folder, lines, copies = run_folder.media_folder(index.folder), [], 0
+    files: dict[str, Path] = {}
+    for facts in newest.values():
+        row = index.load(facts)
         truth = _stated(row)
         if unwritten := [kind for kind in UNWRITTEN if kind in truth]:
             raise UserError(
                 f"row {facts.id!r} of {facts.source}: no row states a truth of kind {unwritten[0]}"
             )
-        copier = _Copier(selection.index.folder, out, originals, facts, written)
-        media = [(medium["kind"], copier.copy(medium)) for medium in row["media"]]
+        media = []
+        for medium in row["media"]:
+            path = _original(medium, facts, originals)
+            if path is None:
+                path, copies = _stored(medium, facts, folder), copies + 1
+            name = path.name
+            if path.parent != folder:
+                digest = hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()
+                name = f"{digest[:24]}{path.suffix}"
+            inside = f"{out.stem}_media/{name}"
+            files[inside] = path
+            media.append((medium["kind"], inside))
         lines.append(
             {
-                "id": facts.id if len(sources) == 1 else f"{facts.source}/{facts.id}",
+                "id": f"{facts.source}/{facts.id}" if several else facts.id,
                 **_conversation(row, media),
                 "truth": truth,
                 "selected_from": {
-                    "run": str(selection.index.folder),
+                    "run": str(index.folder),
                     "source": facts.source,
                     "part": facts.part,
                     "step": facts.step,
-                    "rewards": list(facts.scores["reward"]),
+                    "rewards": list(facts.scores[REWARD]),
                 },
             }
         )
+    for inside, path in files.items():
+        write_bytes(out.parent / inside, path.read_bytes())
     write_lines(out, lines)
-    written.rows = len(lines)
-    return written
+    return Written(len(lines), len(files), copies)
+
+
+def _original(
+    medium: Mapping[str, Any], facts: RowFacts, originals: Originals | None
+) -> Path | None:
+    """Return a medium's own file, where there is one and all of it was shown."""
+    if originals is None or medium["start"] is not None or medium["end"] is not None:
+        return None
+    path = originals(facts.source, medium["kind"], medium["name"])
+    return path if path and path.is_file() else None
+
+
+def _stored(medium: Mapping[str, Any], facts: RowFacts, folder: Path) -> Path:
+    """Return what a run stored of a medium.
+
+    Raises:
+        UserError: it stored nothing of it that a row can refer to.
+    """
+    stored = medium.get("thumbnail") if medium["kind"] != "video" else None
+    path = folder / Path(stored).name if stored else None
+    if path is None or not path.is_file():
+        cut = medium["start"] is not None or medium["end"] is not None
+        why = (
+            "only a part of it was shown"
+            if cut
+            else "its file is not there, and the run has no copy"
+        )
+        where = f"row {facts.id!r} of {facts.source}: {medium['kind']} {medium['name']!r:.200}"
+        raise UserError(f"{where}: {why}")
+    return path
 
 
 def _conversation(row: Row, media: list[tuple[str, str]]) -> dict[str, Any]:
@@ -624,49 +539,3 @@ def _by_kind(media: list[tuple[str, str]]) -> dict[str, list[str]]:
     for kind, path in media:
         by_kind.setdefault(LISTS[kind], []).append(path)
     return by_kind
-
-
-@dataclass(frozen=True)
-class _Copier:
-    """Copies the media of one row."""
-
-    folder: Path
-    out: Path
-    originals: Originals | None
-    facts: RowFacts
-    written: Written
-
-    def copy(self, medium: Mapping[str, Any]) -> str:
-        """Copy a medium's file beside the rows; return its path as the rows state it.
-
-        Raises:
-            UserError: there is no file of it, or a row cannot say which part of it is meant.
-        """
-        where = f"row {self.facts.id!r} of {self.facts.source}: {medium['kind']} {medium['name']!r:.200}"
-        cut = medium["start"] is not None or medium["end"] is not None
-        stored = medium.get("thumbnail") if medium["kind"] != "video" else None
-        path = None
-        if self.originals is not None and not cut:
-            path = self.originals(self.facts.source, medium["kind"], medium["name"])
-        if path is None and stored:
-            path = run_folder.media_folder(self.folder) / Path(stored).name
-            self.written.copies += 1
-        if path is None or not path.is_file():
-            why = (
-                "only a part of it was shown"
-                if cut
-                else "its file is not there, and the run has no copy"
-            )
-            raise UserError(f"{where}: {why}")
-        return self._place(path)
-
-    def _place(self, path: Path) -> str:
-        name = path.name
-        if path.parent != run_folder.media_folder(self.folder):
-            digest = hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()
-            name = f"{digest[:24]}{path.suffix}"
-        inside = f"{self.out.stem}_media/{name}"
-        if inside not in self.written.files:
-            write_bytes(self.out.parent / inside, path.read_bytes())
-            self.written.files.add(inside)
-        return inside

@@ -13,7 +13,6 @@ from vlmrl.features.report.rows import (
     Originals,
     RowFilter,
     RowIndex,
-    Selection,
     attack_lines,
     read_range,
     write_data_set,
@@ -59,35 +58,29 @@ def select(
         ids=ids,
     )
     index = RowIndex(run)
-    index.refresh(budget_s=math.inf)
-    _check_names(index, wanted)
-    selection = Selection(index, wanted)
-    if not selection.rows:
-        raise UserError(f"{run}: none of the rows in {part}/ fits")
-    if attacks:
-        lines = list(attack_lines(selection))
-        write_lines(out, lines)
-        return f"{out}: {len(lines)} completions of {len(selection.newest)} rows"
-    written = write_data_set(selection, out, _originals_of(config))
-    copies = f", {written.copies} as the run stored them" if written.copies else ""
-    return f"{out}: {written.rows} rows, {len(written.files)} media{copies}"
-
-
-def _check_names(index: RowIndex, wanted: RowFilter) -> None:
-    """Refuse a source, a verifier or a row that the run does not have."""
+    index.refresh()
     sources, verifiers = index.names()
     for option, name, known in (
-        ("--source", wanted.only, sources),
-        ("--verifier", wanted.by, verifiers),
+        ("--source", source, sources),
+        ("--verifier", verifier, verifiers),
     ):
         if name and name not in known:
             raise UserError(f"{option}: the run's rows have no {name!r}{nearest(name, known)}")
-    there = {row.id for row in index.chosen(RowFilter(part=wanted.part))} if wanted.ids else set()
-    for name in wanted.ids:
+    there = sorted({row.id for row in index.rows if row.part == part})
+    for name in ids:
         if name not in there:
-            raise UserError(
-                f"--row: {wanted.part}/ has no row {name!r}{nearest(name, sorted(there))}"
-            )
+            raise UserError(f"--row: {part}/ has no row {name!r}{nearest(name, there)}")
+    rows = index.chosen(wanted)
+    if not rows:
+        raise UserError(f"{run}: none of the rows in {part}/ fits")
+    if attacks:
+        lines = list(attack_lines(index, wanted))
+        write_lines(out, lines)
+        count = len({(row.source, row.id) for row in rows})
+        return f"{out}: {len(lines)} completions of {count} rows"
+    written = write_data_set(index, rows, out, _originals_of(config))
+    copies = f", {written.copies} as the run stored them" if written.copies else ""
+    return f"{out}: {written.rows} rows, {written.media} media{copies}"
 
 
 def _originals_of(config: Config) -> Originals:

@@ -6,31 +6,19 @@ Every metric is shown: one that no rule knows gets a panel of its own under "Mor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from vlmrl.features.report.growing import Across, Series, StepLines
 from vlmrl.runs.metrics import PHASES, Placement, Unit, find, placement, words_of
 
-MAX_POINTS = 400
-"""Points of a curve; a longer one is drawn as the means of equal stretches of steps."""
 ALL = "all sources"
 MAIN_COLOUR = {ALL: 0, "reward": 0}
 """Colour of the main curve of either kind of panel: the first."""
 ONE_MODE = 0.95
 """Modes are not compared where this share of the completions is of one mode at every step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One curve: `values[i]` belongs to `steps[i]`, None is a gap; `low`, `high` an interval."""
-
-    name: str
-    steps: tuple[int, ...]
-    values: tuple[float | None, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +29,7 @@ class CurvePanel:
     series: tuple[Series, ...]
     unit: Unit = ""
     stacked: bool = False
-    across: Literal["step", "samples", "tokens", "seconds"] = "step"
+    across: Across | Literal["tokens"] = "step"
     levels: tuple[tuple[str, float], ...] = ()
     """Values to compare with, by name: lines across the whole panel."""
     about: str = ""
@@ -81,27 +69,15 @@ STACKED = "Seconds per step"
 
 
 def sections(
-    metrics: Sequence[Mapping[str, Any]],
-    sft: Sequence[Mapping[str, Any]],
-    evaluations: Sequence[Mapping[str, Any]],
+    metrics: StepLines, sft: StepLines, evaluations: Sequence[Mapping[str, Any]]
 ) -> list[CurveSection]:
     """Return the panels of a run from lines of metrics.jsonl and sft.jsonl and the evals/step-N.json."""
-    return sections_of(_columns(metrics), _columns(sft), evaluations)
-
-
-def sections_of(
-    metrics: Mapping[str, Series],
-    sft: Mapping[str, Series],
-    evaluations: Sequence[Mapping[str, Any]],
-) -> list[CurveSection]:
-    """Return the panels of a run from its curves by key, and the evals/step-N.json."""
-    by_title = {s.title: s for s in _placed(metrics, placement) + _placed(sft, _imitated)}
-    by_title["Evaluation"] = CurveSection(
-        "Evaluation", ABOUT["Evaluation"], _evaluation(evaluations)
-    )
-    return [
-        by_title[title] for title in ABOUT if title in by_title and _has_content(by_title[title])
-    ]
+    imitated = _placed(sft, lambda key: Placement(COLD_START, key, key, ""))
+    by_title = {section.title: section for section in _placed(metrics, placement) + imitated}
+    evaluated = CurveSection("Evaluation", ABOUT["Evaluation"], _evaluation(evaluations))
+    by_title["Evaluation"] = evaluated
+    ordered = (by_title[title] for title in ABOUT if title in by_title)
+    return [section for section in ordered if section.panels or section.constants]
 
 
 def colours(panel: CurvePanel, known: dict[str, int], count: int) -> list[int]:
@@ -125,45 +101,27 @@ def with_words(panel: CurvePanel) -> CurvePanel:
     return replace(panel, title=title, about=about)
 
 
-def _has_content(section: CurveSection) -> bool:
-    return bool(section.panels or section.constants)
-
-
-def _imitated(key: str) -> Placement:
-    return Placement(COLD_START, key, key, "")
-
-
-def _placed(columns: Mapping[str, Series], place: Callable[[str], Placement]) -> list[CurveSection]:
-    compared = _has_modes(_shares(columns))
+def _placed(lines: StepLines, place: Callable[[str], Placement]) -> list[CurveSection]:
+    compared = _has_modes(lines.keys, lines.lines)
     # With one source its curves are those of all sources.
-    single = len({m[1] for key in columns if (m := re.match("(?s)source/(.+)/", key))}) == 1
+    single = len({m[1] for key in lines.keys if (m := re.match("(?s)source/(.+)/", key))}) == 1
     shown: dict[str, dict[str, CurvePanel]] = {}
-    for key, series in columns.items():
+    for key in lines.keys:
         if (single and key.startswith("source/")) or (not compared and _compares_modes(key)):
             continue
         section, title, name, unit = place(key)
         panels = shown.setdefault(section, {})
         panel = panels.get(title, CurvePanel(title, (), unit, stacked=title == STACKED))
-        curve = replace(_thin(series), name=name)
+        curve = replace(lines.curve(key), name=name)
         panels[title] = replace(panel, series=(*panel.series, curve))
     return [_section(title, list(panels.values())) for title, panels in shown.items()]
 
 
-def _has_modes(lines: Sequence[Mapping[str, Any]]) -> bool:
+def _has_modes(keys: Iterable[str], lines: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether completions with and without a thought can be compared at all."""
-    shares = ([v for k, v in line.items() if _SHARE.fullmatch(k)] for line in lines)
-    return any(0 < max(values) < ONE_MODE for values in shares if values)
-
-
-def _shares(columns: Mapping[str, Series]) -> list[dict[str, float]]:
-    """Return the shares of the modes, as one mapping for each step."""
-    by_step: dict[int, dict[str, float]] = {}
-    for key, series in columns.items():
-        if _SHARE.fullmatch(key):
-            for step, value in zip(series.steps, series.values, strict=True):
-                if value is not None:
-                    by_step.setdefault(step, {})[key] = value
-    return list(by_step.values())
+    shares = [key for key in keys if _SHARE.fullmatch(key)]
+    known = ([line[key] for key in shares if line.get(key) is not None] for line in lines)
+    return bool(shares) and any(0 < max(values) < ONE_MODE for values in known if values)
 
 
 def _compares_modes(key: str) -> bool:
@@ -171,59 +129,32 @@ def _compares_modes(key: str) -> bool:
 
 
 def _section(title: str, panels: Sequence[CurvePanel]) -> CurveSection:
-    """Move the panels whose curves never change into `constants`, which are given in words."""
-    flat = [p for p in panels if all(len(set(s.values)) == 1 < len(s.values) for s in p.series)]
-    constants = tuple(
-        (
-            panel.title if len(panel.series) == 1 else f"{panel.title}: {series.name}",
-            series.values[0],
+    """Move the panels whose curves never change into `constants`, which are given in words.
+
+    Phases are in the order of the step, other curves by name with the sum of all sources first.
+    """
+    constants, moving = [], []
+    for panel in panels:
+        if all(len(set(s.values)) == 1 < len(s.values) for s in panel.series):
+            for series in panel.series:
+                name = panel.title + (f": {series.name}" if len(panel.series) > 1 else "")
+                constants.append((name, series.values[0]))
+            continue
+        order = list(PHASES) if panel.stacked else [ALL]
+        ranked = sorted(
+            panel.series,
+            key=lambda s: (order.index(s.name) if s.name in order else len(order), s.name),
         )
-        for panel in flat
-        for series in panel.series
-    )
-    moving = [_ordered(panel) for panel in panels if panel not in flat]
+        moving.append(replace(panel, series=tuple(ranked)))
     moving.sort(key=lambda panel: not panel.stacked)
-    return CurveSection(title, ABOUT[title], tuple(moving), constants)
-
-
-def _ordered(panel: CurvePanel) -> CurvePanel:
-    """Sort phases in the order of the step, other curves by name with the sum of all sources first."""
-    order = list(PHASES) if panel.stacked else [ALL]
-    ranked = sorted(
-        panel.series,
-        key=lambda s: (order.index(s.name) if s.name in order else len(order), s.name),
-    )
-    return replace(panel, series=tuple(ranked))
-
-
-def _columns(lines: Sequence[Mapping[str, Any]]) -> dict[str, Series]:
-    """Return every metric over the steps that have it, keys in order of appearance."""
-    columns: dict[str, list[tuple[int, float | None]]] = {}
-    for line in lines:
-        for key, value in line.items():
-            if key != "step":
-                columns.setdefault(key, []).append((line["step"], value))
-    return {
-        key: Series(key, tuple(step for step, _ in pairs), tuple(value for _, value in pairs))
-        for key, pairs in columns.items()
-    }
-
-
-def _thin(series: Series) -> Series:
-    size = -(-len(series.steps) // MAX_POINTS)
-    if size <= 1:
-        return series
-    starts = range(0, len(series.steps), size)
-    stretches = [[v for v in series.values[i : i + size] if v is not None] for i in starts]
-    steps = tuple(series.steps[min(i + size, len(series.steps)) - 1] for i in starts)
-    means = tuple(sum(s) / len(s) if s else None for s in stretches)
-    return Series(series.name, steps, means)
+    return CurveSection(title, ABOUT[title], tuple(moving), tuple(constants))
 
 
 def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[CurvePanel, ...]:
     """Return one panel for each scope (`_scope`), and one for pass@k."""
     curves: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}
-    compared = _has_modes([result["metrics"] for result in results])
+    lines = [result["metrics"] for result in results]
+    compared = _has_modes(dict.fromkeys(key for line in lines for key in line), lines)
     for result in results:
         for key, value in result["metrics"].items():
             if not compared and _compares_modes(key):
@@ -232,10 +163,11 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[CurvePanel, ...]:
             title, name = _scope(key)
             point = (result["step"], value, low, high)
             curves.setdefault(title, {}).setdefault(name, []).append(point)
-    panels = [
-        CurvePanel(title, tuple(_with_interval(name, points) for name, points in shown.items()))
-        for title, shown in curves.items()
-    ]
+    panels: dict[tuple[Series, ...], CurvePanel] = {}
+    for title, shown in curves.items():
+        series = tuple(Series(n, *zip(*points, strict=True)) for n, points in shown.items())
+        # The panel of a sole source says the same as that of all sources.
+        panels.setdefault(series, CurvePanel(title, series))
     draws = [r for r in results if r.get("pass_at_k")]
     names = list(dict.fromkeys(k for r in draws for k in r["pass_at_k"]))
     passes = tuple(
@@ -246,7 +178,7 @@ def _evaluation(results: Sequence[Mapping[str, Any]]) -> tuple[CurvePanel, ...]:
         )
         for k in names
     )
-    return (*_without_copies(panels), *([CurvePanel("pass@k", passes, "share")] if passes else []))
+    return (*panels.values(), *([CurvePanel("pass@k", passes, "share")] if passes else []))
 
 
 def _scope(key: str) -> tuple[str, str]:
@@ -264,27 +196,20 @@ def _scope(key: str) -> tuple[str, str]:
     return f"{source or ALL}{drawn}", name
 
 
-def _with_interval(name: str, points: Sequence[tuple[int, float, float, float]]) -> Series:
-    steps, values, low, high = zip(*points, strict=True)
-    return Series(name, steps, values, low, high)
-
-
-def _without_copies(panels: Sequence[CurvePanel]) -> list[CurvePanel]:
-    """Drop the panel of a sole source, which says the same as that of all sources."""
-    kept: dict[tuple[Series, ...], CurvePanel] = {}
-    for panel in panels:
-        kept.setdefault(panel.series, panel)
-    return list(kept.values())
-
-
 FLAT = 0.02
 """A curve that moves by this share of its largest value, or less, is flat."""
 
 
 def smoothed(series: Series) -> Series | None:
-    """Return the centred moving average over a twentieth of a noisy curve; None if none is needed."""
+    """Return the centred moving average over a twentieth of a noisy curve; None if none is needed.
+
+    A noisy one goes up and down its range several times; a learning rate's does not.
+    """
     reach = len(series.values) // 40
-    if reach < 1 or not _is_noisy(series):
+    known = [value for value in series.values if value is not None]
+    if reach < 1 or not known:
+        return None
+    if sum(abs(b - a) for a, b in pairwise(known)) <= 4 * (max(known) - min(known)):
         return None
     means = []
     for i in range(len(series.values)):
@@ -295,18 +220,10 @@ def smoothed(series: Series) -> Series | None:
 
 def is_quiet(panel: CurvePanel) -> bool:
     """Return whether nothing happens in a panel: no curve moves by more than a fiftieth of its size."""
-    return all(_is_flat(smoothed(series) or series) for series in panel.series)
-
-
-def _is_flat(series: Series) -> bool:
-    known = [value for value in series.values if value is not None]
-    if len(known) < 2:
-        return not known
-    return max(known) - min(known) <= FLAT * max(map(abs, known))
-
-
-def _is_noisy(series: Series) -> bool:
-    """Return whether a curve goes up and down its range several times; a learning rate's does not."""
-    known = [value for value in series.values if value is not None]
-    way = sum(abs(b - a) for a, b in pairwise(known))
-    return bool(known) and way > 4 * (max(known) - min(known))
+    for series in panel.series:
+        known = [v for v in (smoothed(series) or series).values if v is not None]
+        if len(known) == 1:
+            return False
+        if known and max(known) - min(known) > FLAT * max(map(abs, known)):
+            return False
+    return True

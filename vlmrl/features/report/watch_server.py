@@ -25,18 +25,16 @@ from vlmrl.features.report.growing import AXES, Across
 from vlmrl.features.report.live_pages import (
     MAX_COMPARED,
     SCRIPTS,
-    LiveParts,
     compared,
-    list_rows,
+    newer_parts,
     run_page,
     runs_page,
-    table,
-    waiting_page,
+    runs_table,
     warm_up,
 )
 from vlmrl.features.report.live_run import LiveRun
 from vlmrl.features.report.page import HERE
-from vlmrl.features.report.row_pages import RowPages
+from vlmrl.features.report.row_pages import row_answers
 from vlmrl.pages.local_server import LOOPBACK, listen, token_for
 from vlmrl.pages.render import script_hash
 
@@ -54,11 +52,11 @@ ASKING = {"WWW-Authenticate": 'Basic realm="vlmrl watch"'}
 
 
 class WatchedRuns:
-    """The runs of a folder by name, found again at each look; or the one run that the folder is."""
+    """The runs of a folder by name, looked for again each time; or the one run that the folder is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._parts: dict[str, LiveParts] = {}
+        self._runs: dict[str, LiveRun] = {}
         self._alone = False
         warm_up()
 
@@ -79,24 +77,22 @@ class WatchedRuns:
         """Return the folder of a run; None if there is no such run."""
         return self._place(name) if name in self.names() else None
 
-    def get(self, name: str) -> LiveParts | None:
+    def get(self, name: str) -> LiveRun | None:
         """Return a run with what is new read; None if there is no such run."""
         return self._refresh(name) if name in self.names() else None
 
-    def all(self) -> dict[str, LiveParts]:
+    def all(self) -> dict[str, LiveRun]:
         """Return every run with what is new read, the one written to last first."""
-        names = self.names()
-        self._parts = {name: parts for name, parts in self._parts.items() if name in names}
-        return {name: self._refresh(name) for name in names}
+        self._runs = {name: self._refresh(name) for name in self.names()}
+        return self._runs
 
     def _place(self, name: str) -> Path:
         return self._folder if self.alone else self._folder / name
 
-    def _refresh(self, name: str) -> LiveParts:
-        if name not in self._parts:
-            self._parts[name] = LiveParts(LiveRun(self._place(name)))
-        self._parts[name].run.refresh()
-        return self._parts[name]
+    def _refresh(self, name: str) -> LiveRun:
+        run = self._runs.setdefault(name, LiveRun(self._place(name)))
+        run.refresh()
+        return run
 
 
 def _written(folder: Path) -> float:
@@ -135,38 +131,42 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
         )
 
     def page(request: Request) -> Response:
-        parts = runs.get(name := request.path_params["name"])
-        if parts is None or not parts.run.config:
-            return HTMLResponse(waiting_page(name).encode("utf-8", "replace"), 404)
-        return HTMLResponse(run_page(name, parts.run, runs.alone).encode("utf-8", "replace"))
+        run = runs.get(name := request.path_params["name"])
+        begun = run if run and run.config else None
+        html = run_page(name, begun, runs.alone).encode("utf-8", "replace")
+        return HTMLResponse(html, 200 if begun else 404)
 
     def changes(request: Request) -> Response:
-        seen = _seen(request)
-        parts = runs.get(name := request.path_params["name"])
-        if parts is None or not parts.run.config:
-            return _absent(name, parts)
-        return _reply(parts.newer(seen, FacetChoice.of(request.query_params)))
+        run = runs.get(name := request.path_params["name"])
+        if run is None or not run.config:
+            mistake = run.mistake if run else f"no run {name!r:.80} here"
+            return JSONResponse({"error": mistake or "the run has not begun"}, 404)
+        return _reply(newer_parts(run, _seen(request), FacetChoice.of(request.query_params)))
 
     def all_changes(request: Request) -> Response:
-        seen = _seen(request)
-        known = {name: live.run for name, live in runs.all().items()}
+        seen, known = _seen(request), runs.all()
         chosen = [n for n in request.query_params.getlist("run") if n in known] or list(known)
         chosen = chosen[:MAX_COMPARED]
+        asked = request.query_params.get("across")
+        across: Across = next((axis for axis in AXES if axis == asked), "step")
         shown = {name: known[name] for name in chosen if known[name].config}
-        parts = {
-            "runs": table(list_rows(known), chosen),
-            "compared": compared(shown, _axis(request)),
+        parts = {"runs": runs_table(known, chosen), "compared": compared(shown, across)}
+        digests = {
+            name: hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:16]
+            for name, html in parts.items()
         }
-        keyed = {name: (_key(html), html) for name, html in parts.items()}
-        return _reply({name: new for name, new in keyed.items() if seen.get(name) != new[0]})
+        newer = (name for name in parts if seen.get(name) != digests[name])
+        return _reply({name: (digests[name], parts[name]) for name in newer})
 
-    rows = RowPages(runs.folder_of)
     routes = [
         Route("/", guarded(index)),
         Route("/changes", guarded(all_changes)),
         Route("/run/{name}", guarded(page)),
         Route("/run/{name}/changes", guarded(changes)),
-        *(Route(f"/run/{{name}}/{end}", guarded(answer)) for end, answer in rows.answers()),
+        *(
+            Route(f"/run/{{name}}/{end}", guarded(answer))
+            for end, answer in row_answers(runs.folder_of)
+        ),
     ]
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(routes=routes, middleware=[guard])
@@ -194,23 +194,9 @@ def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitabl
     return guarded
 
 
-def _axis(request: Request) -> Across:
-    asked = request.query_params.get("across")
-    return next((axis for axis in AXES if axis == asked), "step")
-
-
 def _reply(parts: dict[str, tuple[str, str]]) -> Response:
     # Lone surrogates, which JSON can carry and UTF-8 cannot, are escaped.
     return Response(json.dumps(parts), media_type="application/json")
-
-
-def _key(html: str) -> str:
-    return hashlib.sha256(html.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _absent(name: str, parts: LiveParts | None) -> Response:
-    mistake = parts.run.mistake if parts else f"no run {name!r:.80} here"
-    return JSONResponse({"error": mistake or "the run has not begun"}, 404)
 
 
 def _seen(request: Request) -> dict[str, Any]:
