@@ -43,8 +43,6 @@ from vlmrl.truths.json_form import to_json
 
 # --------------------------------------------------------------------------------------------------
 # The report of an audit: the rows that were scored and the findings.
-#
-# `attack_bench.verify` makes it, `vlmrl verify` prints it.
 
 
 EXCERPT = 100
@@ -98,13 +96,12 @@ class Report:
     @property
     def ignores_truth(self) -> bool:
         """Return whether every sample's right and wrong answer are paid alike, as for a format."""
-        paid: dict[str, dict[str, float | None]] = {}
-        for row in self.rows:
-            paid.setdefault(row.sample, {})[row.what] = row.score
-        pairs = [
-            (of["right"], of["wrong"]) for of in paid.values() if {"right", "wrong"} <= set(of)
-        ]
-        return bool(pairs) and all(right == wrong for right, wrong in pairs)
+        right, wrong = (
+            {row.sample: row.score for row in self.rows if row.what == what}
+            for what in ("right", "wrong")
+        )
+        both = right.keys() & wrong.keys()
+        return bool(both) and all(right[sample] == wrong[sample] for sample in both)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -114,27 +111,13 @@ class Report:
 
 def make_row(sample: str, what: str, verdict: Verdict, text: str) -> ScoredCompletion:
     """Return the row of one completion: the sample's id, what it was, its verdict and its text."""
-    return ScoredCompletion(
-        sample, what, verdict.score, verdict.fault or verdict.note, excerpt(text)
-    )
+    note = verdict.fault or verdict.note
+    return ScoredCompletion(sample, what, verdict.score, note, excerpt(text))
 
 
 def excerpt(text: str) -> str:
     """Return the beginning of a text in ASCII, with escapes for all other characters."""
     return ascii(text[:EXCERPT])[1:-1] + ("..." if len(text) > EXCERPT else "")
-
-
-def summarise(scores: Sequence[float]) -> dict[str, float]:
-    """Return min, mean, max, (population) deviation and the count of distinct scores; {} for none."""
-    if not scores:
-        return {}
-    return {
-        "min": min(scores),
-        "mean": statistics.fmean(scores),
-        "max": max(scores),
-        "deviation": statistics.pstdev(scores),
-        "distinct": float(len(set(scores))),
-    }
 
 
 # --------------------------------------------------------------------------------------------------
@@ -180,24 +163,18 @@ def judge_among_honest(
 
 def measure_speed(component: Component, cases: Sequence[Honest]) -> float:
     """Measure completions per second in this process; the pool has shown them to be harmless."""
-    jobs: list[tuple[Any, ...]] = [
-        (component.spec, case, lay_out(case.sample, answer), [], 0.0)
-        for case in cases
-        for answer in (case.right, case.wrong)
-    ]
+    jobs = [(c, lay_out(c.sample, answer)) for c in cases for answer in (c.right, c.wrong)]
     calls, start = 0, time.perf_counter()
     while jobs and time.perf_counter() - start < SPEED_SECONDS:
-        for job in jobs:
-            guard(component.verifier, judge_among_honest, *job)
+        for case, text in jobs:
+            guard(component.verifier, judge_among_honest, component.spec, case, text, (), 0.0)
         calls += len(jobs)
     return calls / (time.perf_counter() - start)
 
 
 def _pair(case: Honest) -> tuple[Completion, Completion]:
-    return (
-        _make_completion(case, lay_out(case.sample, case.right)),
-        _make_completion(case, lay_out(case.sample, case.wrong)),
-    )
+    right, wrong = (lay_out(case.sample, answer) for answer in (case.right, case.wrong))
+    return _make_completion(case, right), _make_completion(case, wrong)
 
 
 def _make_completion(case: Honest, text: str, tokens: int | None = None) -> Completion:
@@ -237,6 +214,13 @@ class _Case:
     untidy: Verdict
     """The right answer, laid out well but with a word after the end."""
 
+    def rows(self) -> Iterator[ScoredCompletion]:
+        """Yield the rows of the right and of the wrong answer."""
+        honest = self.honest
+        for what, verdict in ("right", self.right), ("wrong", self.wrong):
+            text = lay_out(honest.sample, getattr(honest, what))
+            yield make_row(honest.sample.id, what, verdict, text)
+
 
 def verify(
     reward: RewardConfig,
@@ -274,13 +258,12 @@ def _verify(
     pool: DeadlinePool,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    name = component.spec[0]
     questions = [(row.sample, row.completion.frame) for row in rows] or examples()
     bench = _Bench(component, pool, questions)
     cases = _pick(bench.choose_cases(own_rows=bool(rows)))
     if not cases:
         raise UserError(
-            f"verifier {name!r} pays no right answer to the built-in examples; give "
+            f"verifier {component.spec[0]!r} pays no right answer to the built-in examples; give "
             f"rows of your own (--data rows.jsonl)"
         )
     findings = list(bench.check_honest(cases))
@@ -300,17 +283,29 @@ def _verify(
     if bench.is_late():
         problem = f"stopped after {TOTAL_S:g} s: not all attacks were tried"
         findings.append(Finding("time", "all", problem, None, None, None, ""))
-    shown = bench.score(rows) if rows else list(_honest_rows(cases))
+    shown = bench.score(rows) if rows else [row for case in cases for row in case.rows()]
+    scores = [row.score for row in shown if row.score is not None]
+    spread = (
+        {
+            "min": min(scores),
+            "mean": statistics.fmean(scores),
+            "max": max(scores),
+            "deviation": statistics.pstdev(scores),
+            "distinct": float(len(set(scores))),
+        }
+        if scores
+        else {}
+    )
     sound = [c.honest for c in cases if c.right.fault is None and c.wrong.fault is None]
     return Report(
-        verifier=name,
+        verifier=component.spec[0],
         rows=tuple(shown),
         findings=tuple(findings),
         tried=dict(bench.tried),
-        spread=summarise([row.score for row in shown if row.score is not None]),
+        spread=spread,
         not_drawn=attacks.count_not_drawn() if bench.verifier.looks else 0,
         calls_per_second=measure_speed(component, sound),
-        constant=_find_constant(bench, {"rows of the data": questions} if rows else None),
+        constant=bench.find_constant({"rows of the data": questions} if rows else None),
     )
 
 
@@ -321,21 +316,6 @@ def _pick(cases: Sequence[_Case]) -> list[_Case]:
         firsts.setdefault(case.honest.form, case)
     others = [case for case in cases if firsts[case.honest.form] is not case]
     return [*firsts.values(), *others[: max(0, MAX_CASES - len(firsts))]]
-
-
-def _find_constant(
-    bench: _Bench, questions: Mapping[str, Questions] | None
-) -> ConstantAnswer | None:
-    """Return the best constant answer; what may hang or crash is asked in the pool."""
-    verifier = bench.verifier
-
-    def ask(sample: Sample, frame: Frame, texts: Sequence[str]) -> list[Verdict]:
-        if bench.component.deadline is not None:
-            return bench.ask(Honest(sample, frame, TruthKind(), "constant", "", ""), texts)
-        made = (templates.completion(text, sample.template, frame) for text in texts)
-        return [guard(verifier, verifier, completion, sample) for completion in made]
-
-    return None if verifier.waits else find_best(verifier, ask, questions)
 
 
 class _Bench:
@@ -408,37 +388,36 @@ class _Bench:
         A plain function does not declare which truths it needs: examples that it fails on or never
         pays are left out, unless they are the user's own rows. What ends a call on a right answer stays.
         """
-        best = [max(map(self._ask_pair, v), key=self._fitness) for v in self.variants if v]
+
+        def ask_pair(honest: Honest) -> _Case:
+            right, wrong = (lay_out(honest.sample, a) for a in (honest.right, honest.wrong))
+            asked = (right, 1.0), (wrong, 0.0), (f"{right} so", 1.0)
+            return _Case(honest, *(self.ask(honest, [text], pay)[0] for text, pay in asked))
+
+        def fitness(case: _Case) -> tuple[float, bool]:
+            right, wrong = _score(case.right, -math.inf), _score(case.wrong, -math.inf)
+            return right, right > wrong + self.tolerance
+
+        best = [max(map(ask_pair, v), key=fitness) for v in self.variants if v]
         best = [case for case in best if case.right.applies]
-        paid = [case for case in best if self._pays(case)]
+        floor = self.verifier.low + self.tolerance
+        paid = [case for case in best if fitness(case)[0] > floor]
         if isinstance(self.verifier, FunctionVerifier | TrlVerifier) and not own_rows:
             return paid
-        return [case for case in best if _died(case.right) or self._pays(case)] if paid else best
-
-    def _pays(self, case: _Case) -> bool:
-        return _score(case.right, -math.inf) > self.verifier.low + self.tolerance
-
-    def _fitness(self, case: _Case) -> tuple[float, bool]:
-        right, wrong = _score(case.right, -math.inf), _score(case.wrong, -math.inf)
-        return right, right > wrong + self.tolerance
-
-    def _ask_pair(self, case: Honest) -> _Case:
-        sample = case.sample
-        (right,) = self.ask(case, [lay_out(sample, case.right)], reward=1.0)
-        (wrong,) = self.ask(case, [lay_out(sample, case.wrong)])
-        (untidy,) = self.ask(case, [f"{lay_out(sample, case.right)} so"], reward=1.0)
-        return _Case(case, right, wrong, untidy)
+        died = ("killed", "its process died")
+        kept = [c for c in best if fitness(c)[0] > floor or (c.right.fault or "").startswith(died)]
+        return kept if paid else best
 
     def check_honest(self, cases: Iterable[_Case]) -> Iterator[Finding]:
         """Yield what goes wrong on honest answers: failures, two scores for one completion."""
         for case in cases:
-            right = lay_out(case.honest.sample, case.honest.right)
-            wrong = lay_out(case.honest.sample, case.honest.wrong)
+            honest = case.honest
+            right, wrong = (lay_out(honest.sample, a) for a in (honest.right, honest.wrong))
             asked = ("right", case.right, right), ("wrong", case.wrong, wrong)
             for what, verdict, text in (*asked, ("untidy", case.untidy, f"{right} so")):
                 if fault := verdict.fault:
                     yield _finding(f"honest {what} answer", case, f"fails: {fault}", verdict, text)
-            (again,) = self.ask(case.honest, [right], reward=1.0)
+            (again,) = self.ask(honest, [right], reward=1.0)
             if again.score != case.right.score:
                 yield _finding("the same twice", case, "not deterministic", again, right)
 
@@ -446,14 +425,14 @@ class _Bench:
         """Yield what an attack on one sample earns and should not."""
         texts = attack.make(case.honest)
         if texts and attack.unless:
-            (shows,) = self.ask(case.honest, [attack.unless(case.honest)])
+            harmless = lay_out(case.honest.sample, attack.unless(case.honest))
+            (shows,) = self.ask(case.honest, [harmless])
             if _score(shows) >= _score(case.right) - SAME:
                 return
         self.tried[attack.name] += len(texts)
         for text, verdict in zip(texts, self.ask(case.honest, texts), strict=True):
             rival = self._match_length(case, text) if self.verifier.scope == "group" else case
-            problem = self._find_problem(attack, rival, text, verdict)
-            if problem:
+            if problem := self._find_problem(attack, rival, text, verdict):
                 yield _finding(attack.name, case, problem, verdict, text)
 
     def beg_in_images(self, case: _Case) -> Iterator[Finding]:
@@ -463,17 +442,17 @@ class _Bench:
         wrong = [lay_out(case.honest.sample, case.honest.wrong)] * (1 + len(texts))
         plain, *begged = self.ask(case.honest, wrong, drawn=["", *texts])
         for text, verdict in zip(texts, begged, strict=True):
-            if problem := attacks.find_problem(plain, verdict, self.tolerance):
+            if fault := verdict.fault or plain.fault:
+                yield _finding(attacks.NAME, case, f"fails: {fault}", verdict, text)
+            elif _score(verdict) > _score(plain) + self.tolerance:
+                problem = "paid more than the same answer with a plain image"
                 yield _finding(attacks.NAME, case, problem, verdict, text)
 
     def _match_length(self, case: _Case, text: str) -> _Case:
         """Return the honest pair at the length of an attack: many group verifiers see only lengths."""
-        sample, tokens = case.honest.sample, count_tokens(text)
-        right_text, wrong_text = (
-            lay_out(sample, a) for a in (case.honest.right, case.honest.wrong)
-        )
-        (right,) = self.ask(case.honest, [right_text], 1.0, tokens)
-        (wrong,) = self.ask(case.honest, [wrong_text], 0.0, tokens)
+        honest, tokens = case.honest, count_tokens(text)
+        (right,) = self.ask(honest, [lay_out(honest.sample, honest.right)], 1.0, tokens)
+        (wrong,) = self.ask(honest, [lay_out(honest.sample, honest.wrong)], 0.0, tokens)
         return replace(case, right=right, wrong=wrong)
 
     def _find_problem(self, attack: Attack, case: _Case, text: str, verdict: Verdict) -> str:
@@ -505,10 +484,16 @@ class _Bench:
             shown.append(make_row(row.sample.id, "row", verdict, row.completion.text))
         return shown
 
+    def find_constant(self, questions: Mapping[str, Questions] | None) -> ConstantAnswer | None:
+        """Return the best constant answer; what may hang or crash is asked in the pool."""
 
-def _died(verdict: Verdict) -> bool:
-    """Return whether the verifier hung, or ended its process."""
-    return (verdict.fault or "").startswith(("killed", "its process died"))
+        def ask(sample: Sample, frame: Frame, texts: Sequence[str]) -> list[Verdict]:
+            if self.component.deadline is not None:
+                return self.ask(Honest(sample, frame, TruthKind(), "constant", "", ""), texts)
+            made = (templates.completion(text, sample.template, frame) for text in texts)
+            return [guard(self.verifier, self.verifier, completion, sample) for completion in made]
+
+        return None if self.verifier.waits else find_best(self.verifier, ask, questions)
 
 
 def _score(verdict: Verdict, otherwise: float = 0.0) -> float:
@@ -520,10 +505,3 @@ def _finding(attack: str, case: _Case, problem: str, verdict: Verdict, text: str
         attack, case.honest.sample.id, problem, verdict.score, case.wrong.score, case.right.score,
         excerpt(text),
     )  # fmt: skip
-
-
-def _honest_rows(cases: Iterable[_Case]) -> Iterator[ScoredCompletion]:
-    for case in cases:
-        sample, which = case.honest.sample, case.honest
-        yield make_row(sample.id, "right", case.right, lay_out(sample, which.right))
-        yield make_row(sample.id, "wrong", case.wrong, lay_out(sample, which.wrong))

@@ -30,7 +30,12 @@ WRAPPED = ("attack", "what")
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Yield the scored rows, the attacks that were paid (a line each, the worst shown), a summary."""
-    yield _rows(report)
+    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
+    for row in report.rows[:MAX_ROWS]:
+        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
+    if len(report.rows) > MAX_ROWS:
+        table.caption = f"and {len(report.rows) - MAX_ROWS} more"
+    yield table
     if report.findings:
         yield _findings(report)
     yield _summary(report)
@@ -59,22 +64,13 @@ def probe_pairs(reward: RewardConfig, path: Path, out: Path | None = None) -> st
     return "\n".join(lines)
 
 
-def _rows(report: Report) -> Table:
-    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
-    for row in report.rows[:MAX_ROWS]:
-        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
-    if len(report.rows) > MAX_ROWS:
-        table.caption = f"and {len(report.rows) - MAX_ROWS} more"
-    return table
-
-
 def _findings(report: Report) -> Table:
     table = _table("what went wrong", "attack", "times", "paid", "wrong", "right", "what")
     alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.findings:
         alike.setdefault((finding.attack, finding.problem.partition(":")[0]), []).append(finding)
     for (attack, _), findings in alike.items():
-        worst = max(findings, key=_paid)
+        worst = max(findings, key=lambda finding: finding.score or 0.0)
         scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
         what = f"{escape(worst.problem)}\n{escape(worst.text)}"
         table.add_row(attack, str(len(findings)), *scores, what)
@@ -91,10 +87,6 @@ def _table(title: str, *columns: str) -> Table:
         overflow: Literal["fold", "ellipsis"] = "fold" if wrapped else "ellipsis"
         table.add_column(column, width=width, ratio=share, no_wrap=not wrapped, overflow=overflow)
     return table
-
-
-def _paid(finding: Finding) -> float:
-    return finding.score if finding.score is not None else 0.0
 
 
 def _summary(report: Report) -> Text:

@@ -19,7 +19,7 @@ from vlmrl import plugins
 from vlmrl.answers import geometry
 from vlmrl.errors import UserError
 from vlmrl.features.verify.reference_answers import lay_out
-from vlmrl.schema import BoxTrack, Frame, Sample, Truth, Verdict
+from vlmrl.schema import Box, BoxTrack, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.truths import json_form, prompting
 from vlmrl.truths.base import kinds
@@ -76,23 +76,18 @@ def find_best(
     for number, (data, asked) in enumerate((questions or list_drawn()).items()):
         if time.monotonic() > end or (constants and number >= len(TASKS)):
             break
-        suited = [(replace(s, form=form), f) for s, f in asked if verifier.applies_to(s)]
         paid = []
-        for sample, frame in suited:
-            if time.monotonic() < end and (right := _pay_right(verifier, ask, sample, frame)):
-                paid.append((sample, frame, right))
+        for sample, frame in ((replace(s, form=form), f) for s, f in asked):
+            if time.monotonic() >= end or not verifier.applies_to(sample):
+                continue
+            right = prompting.write(sample.truth, frame, replace(sample.form, key=None))
+            if right is not None:
+                (verdict,) = ask(sample, frame, [lay_out(sample, right)])
+                if (verdict.score or 0.0) > verifier.low + 0.05:
+                    paid.append((sample, frame, right))
         if len(paid) >= FEWEST:
             constants.append(_best_on(paid, data, ask, end))
     return max(constants, key=lambda constant: constant.pay, default=None)
-
-
-def _pay_right(verifier: Verifier, ask: Ask, sample: Sample, frame: Frame) -> str | None:
-    """Return the right answer to a question if the verifier pays it."""
-    right = prompting.write(sample.truth, frame, replace(sample.form, key=None))
-    if right is None:
-        return None
-    (verdict,) = ask(sample, frame, [lay_out(sample, right)])
-    return right if (verdict.score or 0.0) > verifier.low + 0.05 else None
 
 
 def _best_on(
@@ -123,7 +118,12 @@ def list_drawn() -> dict[str, Questions]:
             replace(sample, template="think_answer") for sample in made
         ]
     drawn = dict(questions)
-    for what, truth_of in {**_covers(), **MADE}.items():
+    places = [kind.name for kind in kinds().values() if kind.placed and kind.listed]
+    makers: dict[str, Callable[[Truth], Truth | None]] = {
+        **{name: functools.partial(_fill, name) for name in places},
+        **MADE,
+    }
+    for what, truth_of in makers.items():
         for data, samples in drawn.items():
             made = [replace(s, truth=t) for s in samples if (t := truth_of(s.truth)) is not None]
             if made:
@@ -131,42 +131,8 @@ def list_drawn() -> dict[str, Questions]:
     return {data: [(sample, FRAME) for sample in samples] for data, samples in questions.items()}
 
 
-def _of_points(truth: Truth) -> Truth | None:
-    return Truth(points=tuple(map(geometry.centre, truth.boxes))) if truth.boxes else None
-
-
-def _of_labels(truth: Truth) -> Truth | None:
-    return Truth(labels=truth.text) if truth.text else None
-
-
-def _of_fields(truth: Truth) -> Truth | None:
-    return Truth(fields={"action": truth.text[0]}) if truth.text else None
-
-
-def _of_yes(truth: Truth) -> Truth | None:
-    return Truth(text=("yes" if truth.text[0] < "m" else "no",)) if truth.text else None
-
-
-def _of_none(truth: Truth) -> Truth | None:
-    return Truth(none=True) if truth.text and truth.text[0] < "m" else None
-
-
-def _of_events(truth: Truth) -> Truth | None:
-    spans = tuple(replace(span, label="red") for span in truth.spans or ())
-    return Truth(spans=spans) if spans else None
-
-
-def _of_track(truth: Truth) -> Truth | None:
-    return Truth(track=BoxTrack((0.0,), truth.boxes[:1])) if truth.boxes else None
-
-
-def _covers() -> dict[str, Callable[[Truth], Truth | None]]:
-    """Return for each kind of places what makes a truth of it that fills the boxes."""
-    names = [kind.name for kind in kinds().values() if kind.placed and kind.listed]
-    return {name: functools.partial(_fill, name) for name in names}
-
-
 def _fill(name: str, truth: Truth) -> Truth | None:
+    """Return a truth of this kind of places that fills the boxes."""
     boxes = (tuple(1000 * n for n in box.xyxy) for box in truth.boxes or ())
     items = [kinds()[name].cover(*box) for box in boxes]
     try:
@@ -175,13 +141,26 @@ def _fill(name: str, truth: Truth) -> Truth | None:
         return None
 
 
+def _events(truth: Truth) -> Truth | None:
+    spans = tuple(replace(span, label="red") for span in truth.spans or ())
+    return Truth(spans=spans) if spans else None
+
+
+def _of_boxes(make: Callable[[Sequence[Box]], Truth]) -> Callable[[Truth], Truth | None]:
+    return lambda truth: make(truth.boxes) if truth.boxes else None
+
+
+def _of_text(make: Callable[[str], Truth | None]) -> Callable[[Truth], Truth | None]:
+    return lambda truth: make(truth.text[0]) if truth.text else None
+
+
 MADE: dict[str, Callable[[Truth], Truth | None]] = {
-    "points": _of_points,
-    "labels": _of_labels,
-    "fields": _of_fields,
-    "yes or no": _of_yes,
-    "events": _of_events,
-    "tracks": _of_track,
-    "questions without an answer": _of_none,
+    "points": _of_boxes(lambda boxes: Truth(points=tuple(map(geometry.centre, boxes)))),
+    "labels": lambda truth: Truth(labels=truth.text) if truth.text else None,
+    "fields": _of_text(lambda text: Truth(fields={"action": text})),
+    "yes or no": _of_text(lambda text: Truth(text=("yes" if text < "m" else "no",))),
+    "events": _events,
+    "tracks": _of_boxes(lambda boxes: Truth(track=BoxTrack((0.0,), tuple(boxes[:1])))),
+    "questions without an answer": _of_text(lambda text: Truth(none=True) if text < "m" else None),
 }
 """Truths of other kinds, made of those that are drawn."""

@@ -97,24 +97,8 @@ def probe(judge: Verifier, rows: Sequence[PairRow]) -> Probe:
     """
     if not isinstance(judge, PairJudge):
         raise UserError(f"--pairs: expected a judge of pairs, got {type(judge).__name__}")
-    asked = judge  # a name that stays narrowed in the function below
-
-    def ask(row: PairRow) -> tuple[PairJudgement, Better] | str:
-        left, right = (asked.candidate(completion) for completion in row.completions)
-        try:
-            first = asked.prefer(left, right, row.sample)
-            second = asked.prefer(right, left, row.sample)
-            return PairJudgement(first, second), asked.prefer(left, right, row.sample, again=1)
-        except (Unavailable, Invalid) as error:
-            return describe_failure(error)
-
     with ThreadPoolExecutor(judge.concurrency) as threads:
-        return _add_up(rows, list(threads.map(ask, rows)))
-
-
-def _add_up(
-    rows: Sequence[PairRow], replies: Sequence[tuple[PairJudgement, Better] | str]
-) -> Probe:
+        replies = list(threads.map(lambda row: _ask(judge, row), rows))
     known = [reply for reply in replies if not isinstance(reply, str)]
     both = [comparison for comparison, _ in known]
     winners = [winner for comparison in both for winner in comparison.winners]
@@ -134,6 +118,17 @@ def _add_up(
         kappa=kappa([better for better, _ in rated], [verdict for _, verdict in rated]),
         faults=Counter(reply for reply in replies if isinstance(reply, str)),
     )
+
+
+def _ask(judge: PairJudge, row: PairRow) -> tuple[PairJudgement, Better] | str:
+    """Return what both orders got, and the first one asked again; why not, in words."""
+    left, right = (judge.candidate(completion) for completion in row.completions)
+    try:
+        first = judge.prefer(left, right, row.sample)
+        second = judge.prefer(right, left, row.sample)
+        return PairJudgement(first, second), judge.prefer(left, right, row.sample, again=1)
+    except (Unavailable, Invalid) as error:
+        return describe_failure(error)
 
 
 def kappa(first: Sequence[str], second: Sequence[str]) -> float | None:
