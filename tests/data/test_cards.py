@@ -18,7 +18,7 @@ from vlmrl.data.card import select
 from vlmrl.data.example_data import EXAMPLES
 from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.errors import MediaError, UserError
-from vlmrl.features.check.data_check import check, check_and_print, explain, list_cards
+from vlmrl.features.check.data_check import check_and_print, check_rows, explain, list_cards
 from vlmrl.media.decode import decode
 from vlmrl.schema import Truth
 from vlmrl.schema.media import Audio
@@ -238,7 +238,7 @@ def test_check_reports_every_row_as_training_would_see_it(
 ) -> None:
     missing = ROW | {"id": "r2", "images": ["b.png"]}
     source = records(folder, [ROW, missing, "{", ROW | {"id": "r4", "boxes": []}])
-    good, gone, broken, empty = check(source)
+    good, gone, broken, empty = (row.line for row in check_rows(source))
     assert good == {
         "id": "r1",
         "ok": True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -20,23 +20,6 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # `vlmrl list`: the parts that a config can name.
 
-
-KINDS = {
-    "verifiers": "verifier",
-    "cards": "card",
-    "layouts": "layout",
-    "benchmarks": "benchmark",
-    "truths": "truth",
-    "families": "family",
-    "algorithms": "algorithm",
-    "engines": "engine",
-    "trackers": "tracker",
-    "samplers": "sampler",
-    "strategies": "strategy",
-    "tools": "tool",
-    "environments": "environment",
-}
-"""What one writes after `vlmrl list` -> the kind of part."""
 
 Listed = Literal[
     "verifiers",
@@ -54,6 +37,12 @@ Listed = Literal[
     "environments",
     "configs",
 ]
+KINDS = {
+    what: what.removesuffix("ies") + "y" if what.endswith("ies") else what.removesuffix("s")
+    for what in get_args(Listed)
+    if what != "configs"
+}
+"""What one writes after `vlmrl list` -> the kind of part."""
 
 
 def list_(

@@ -6,15 +6,14 @@ escaped. Which good rows are shown is decided by position alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from vlmrl.answers import geometry
-from vlmrl.data.annotations import StatedPlace
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.features.check.data_check import CheckedRow
@@ -120,6 +119,8 @@ class ContactSheet:
         views = tuple(view(medium, self._album) for medium in media)
         canvas = canvas_of(views, sample.main_medium)
         truth = to_json(sample.truth)
+        stated = {key: value for key, value in truth.items() if value not in (None, False)}
+        words = "nothing to find" if sample.truth.none else json.dumps(stated, ensure_ascii=False)
         reason = (row.line["reason"],) if row.line["reason"] else ()
         return CheckedSheet(
             sort=sort,
@@ -127,7 +128,7 @@ class ContactSheet:
             id=str(row.line["id"]),
             row=row.index,
             question=_cut(sample.conversation),
-            truth=_cut(_stated(truth)) if row.sample else "",
+            truth=_cut(words) if row.sample else "",
             notes=(*reason, *row.odd),
             views=views,
             canvas=canvas,
@@ -136,27 +137,16 @@ class ContactSheet:
 
 
 def _recover(row: CheckedRow) -> Sample:
-    """Return what can be shown of a bad row: its medium, and its boxes as they are stated."""
-    size = row.decoded[0].size if row.decoded and isinstance(row.decoded[0], PilImage) else None
-    recovered = [_box(stated, *size) for stated in row.stated] if size else []
-    boxes = tuple(box for box in recovered if box is not None)
-    truth = Truth(boxes=boxes) if boxes else Truth(none=True)
+    """Return what can be shown of a bad row: its medium, and its boxes as far as they lie in it."""
+    boxes: list[Box | None] = []
+    if row.decoded and isinstance(image := row.decoded[0], PilImage):
+        for place in row.stated:
+            with contextlib.suppress(ValueError):  # not finite
+                if len(place.numbers) == 4:
+                    boxes.append(geometry.box(place.numbers, Frame(*image.size, place.frame.space)))
+    inside = tuple(box for box in boxes if box is not None)
+    truth = Truth(boxes=inside) if inside else Truth(none=True)
     return Sample(str(row.line["id"]), row.source.name, row.media, truth)
-
-
-def _box(place: StatedPlace, width: int, height: int) -> Box | None:
-    """Return a stated box in the unit square as far as it lies in the image; None: nothing does."""
-    if len(place.numbers) != 4:
-        return None
-    try:
-        return geometry.box(place.numbers, Frame(width, height, place.frame.space))
-    except ValueError:  # not finite
-        return None
-
-
-def _stated(truth: Any) -> str:
-    known = {key: value for key, value in truth.items() if value not in (None, False)}
-    return "nothing to find" if truth.get("none") else json.dumps(known, ensure_ascii=False)
 
 
 def _cut(text: str) -> str:

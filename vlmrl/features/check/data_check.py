@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import statistics
@@ -21,7 +22,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
 from vlmrl.media.decode import decode
-from vlmrl.schema import Box, Frame, Media, Sample, Space, Span, Truth
+from vlmrl.schema import Frame, Media, Sample, Space, Span, Truth
 from vlmrl.schema.media import Audio, Decoded, PilImage, Video, described
 from vlmrl.system.files import write_lines
 from vlmrl.truths import prompting
@@ -183,7 +184,9 @@ class TruthStatistics:
         if sample is None:
             return []
         odd = [*self._places(sample, size), *self._spans(sample, medium)]
-        digest = _digest(sample)
+        media = [(m.name, m.data, m.start, m.end) for m in sample.media]
+        content = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
+        digest = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=12).digest()
         odd += ["repeats an earlier row"] if digest in self.seen else []
         self.counts["rows"] += digest in self.seen
         self.seen.add(digest)
@@ -197,7 +200,9 @@ class TruthStatistics:
         if boxes is not None:
             self.per_row["boxes"].append(len(boxes))
             self.sizes += [(b.x2 - b.x1) * (b.y2 - b.y1) for b in boxes]
-            yield from self._count("boxes under 1 px", sum(_is_tiny(b, size) for b in boxes))
+            width, height = size or (math.inf, math.inf)
+            sides = [min((b.x2 - b.x1) * width, (b.y2 - b.y1) * height) for b in boxes]
+            yield from self._count("boxes under 1 px", sum(side < 1 - BORDER for side in sides))
             self.counts["boxes on the border"] += sum(_on_border(b.xyxy) for b in boxes)
             yield from self._count("boxes stated twice", len(boxes) - len(set(boxes)))
         if points is not None:
@@ -255,9 +260,8 @@ class TruthStatistics:
             parts.append(f"each {_spread(self.lengths)} s long")
         for what, number in self.counts.items():
             if number and what.startswith(f"{kind} "):
-                parts.append(
-                    f"{number} ({_percent(number, total)}) {what.removeprefix(f'{kind} ')}"
-                )
+                share = f"{100 * number / max(1, total):.2g} %"
+                parts.append(f"{number} ({share}) {what.removeprefix(f'{kind} ')}")
         for (of, unit), tally in self.units.items():
             if of == kind and tally.misfits[unit]:
                 parts.append(f"{tally.misfits[unit]} of {tally.count} do not fit as {unit}")
@@ -269,24 +273,8 @@ def _spread(values: Sequence[float]) -> str:
     return f"{low:.3g} to {high:.3g} (median {middle:.3g})"
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / max(1, whole):.2g} %"
-
-
-def _is_tiny(box: Box, size: tuple[int, int] | None) -> bool:
-    if size is None:
-        return False
-    return min((box.x2 - box.x1) * size[0], (box.y2 - box.y1) * size[1]) < 1 - BORDER
-
-
 def _on_border(numbers: Sequence[float]) -> bool:
     return min(numbers) <= BORDER or max(numbers) >= 1 - BORDER
-
-
-def _digest(sample: Sample) -> bytes:
-    media = [(m.name, m.data, m.start, m.end) for m in sample.media]
-    content = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -319,19 +307,14 @@ class CheckedRow:
     odd: tuple[str, ...] = ()
 
 
-def check(source: Source, make: Make | None = None) -> Iterator[dict[str, Any]]:
-    """Yield one report line per row, each loaded and decoded as training would; order as in the data.
+def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]:
+    """Yield every row, loaded and decoded as training would; order as in the data.
 
     A line is `{"id", "ok", "reason", "turns", "says_how", "media": [{"kind", "width", "height",
     "frames", "fps", "duration", "rate"}], "tokens"}`; `turns` counts those before the question,
     `says_how` is what in the question says how to answer (None: nothing), `tokens` is the prompt's
     length if `make` builds prompts, else None.
     """
-    return (row.line for row in check_rows(source, make))
-
-
-def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]:
-    """Yield every row, loaded and decoded as training would; order as in the data."""
     for index in range(len(source.rows)):
         line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}"}
         stated: list[StatedPlace] = []
@@ -342,16 +325,22 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
             decoded = decode(sample, source.access, source.reading)
             tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
-            bad = {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
-            line |= {**bad, "media": [], "tokens": None}
+            line |= {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
+            line |= {"media": [], "tokens": None}
             medium = _find_medium(source, index)
             yield CheckedRow(source, index, line, None, *medium, tuple(stated))
             continue
-        media = [_media(*pair) for pair in zip(sample.media, decoded, strict=True)]
         how = HOW.search(sample.text)
-        good: dict[str, Any] = {"ok": True, "reason": None, "turns": _count_turns(sample)}
-        good["says_how"] = None if how is None else how[0]
-        line |= {**good, "media": media, "tokens": tokens}
+        # An example has one turn more than those before it, its answer.
+        turns = sum(len(example.turns) + 1 for example in sample.examples)
+        line |= {
+            "ok": True,
+            "reason": None,
+            "turns": bool(sample.system) + turns + len(sample.history),
+            "says_how": how and how[0],
+            "media": [_media(*pair) for pair in zip(sample.media, decoded, strict=True)],
+            "tokens": tokens,
+        }
         known = (sample, sample.media, tuple(decoded))
         yield CheckedRow(source, index, line, *known, tuple(stated))
 
@@ -373,22 +362,16 @@ def _find_medium(source: Source, index: int) -> tuple[tuple[Media, ...], tuple[D
         return (), ()
 
 
-def _count_turns(sample: Sample) -> int:
-    """Count the turns before the question; an example has one more, its answer."""
-    shown = sum(len(example.turns) + 1 for example in sample.examples)
-    return bool(sample.system) + shown + len(sample.history)
-
-
 def _media(medium: Media, decoded: Decoded) -> dict[str, Any]:
-    known: dict[str, Any] = {}
+    keys = ("width", "height", "frames", "fps", "duration", "rate")
+    line: dict[str, Any] = {"kind": medium.kind, **dict.fromkeys(keys)}
     if isinstance(decoded, PilImage | Video):
-        known["width"], known["height"] = decoded.size
+        line["width"], line["height"] = decoded.size
     if isinstance(decoded, Video):
-        known |= {"frames": len(decoded.frames), "fps": decoded.fps, "duration": decoded.duration}
+        line |= {"frames": len(decoded.frames), "fps": decoded.fps, "duration": decoded.duration}
     if isinstance(decoded, Audio):
-        known |= {"rate": decoded.rate, "duration": decoded.duration}
-    unknown = dict.fromkeys(("width", "height", "frames", "fps", "duration", "rate"))
-    return {"kind": medium.kind, **unknown, **known}
+        line |= {"rate": decoded.rate, "duration": decoded.duration}
+    return line
 
 
 def check_and_print(
@@ -446,21 +429,17 @@ def _summarise(
         )
     if any(turns := [line["turns"] for line in lines]):
         yield f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns"
-    yield from _about_media([medium for line in lines for medium in line["media"]])
-    if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
-        yield f"prompt tokens: {min(tokens)} to {max(tokens)}"
-    yield from known.lines()
-
-
-def _about_media(media: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield how many media of each kind there are, and their sizes or durations."""
+    media = [medium for line in lines for medium in line["media"]]
     sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
         common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))
-        yield f"images: {sum(sizes.values())}, {len(sizes)} sizes; most often {common}"
+        yield f"images: {sizes.total()}, {len(sizes)} sizes; most often {common}"
     for kind in ("video", "audio"):
         if seconds := [m["duration"] for m in media if m["kind"] == kind]:
             yield f"{kind}: {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f} s"
+    if tokens := [line["tokens"] for line in lines if line["tokens"] is not None]:
+        yield f"prompt tokens: {min(tokens)} to {max(tokens)}"
+    yield from known.lines()
 
 
 def cause(reason: str) -> str:
@@ -497,9 +476,11 @@ def explain(
     sample = source.sample(index)
     decoded = decode(sample, source.access, source.reading)
     lines = [f"data      {description}"] if (description := source.card.describe()) else []
-    lines += [f"rows      {len(source.rows)} in split {source.split}"]
-    lines += [f"sample    {sample.id} (source {sample.source}, row {index})"]
-    lines += [*_turn_lines(sample, iter(decoded))]
+    lines += [
+        f"rows      {len(source.rows)} in split {source.split}",
+        f"sample    {sample.id} (source {sample.source}, row {index})",
+        *_turn_lines(sample, iter(decoded)),
+    ]
     if render is not None:
         lines += [f"prompt    {render(sample)!r}"]
     elif instruction := ask(sample, "pixel"):
@@ -529,35 +510,30 @@ def _turn_lines(sample: Sample, shown: Iterator[Decoded]) -> Iterator[str]:
                 yield f"text      {part}"
 
 
-def _truth_lines(truth: Truth) -> list[str]:
-    """Return what is set of a truth; places are counted, and shown on their own."""
-    lines = [f"truth     is about image {truth.image}, counted from 0"] if truth.image else []
+def _truth_lines(truth: Truth) -> Iterator[str]:
+    """Yield what is set of a truth; places are counted, and shown on their own."""
+    if truth.image:
+        yield f"truth     is about image {truth.image}, counted from 0"
     for name, value in truth.stated().items():
         if kinds()[name].placed and kinds()[name].listed:
-            lines.append(f"truth     {len(value)} {name}")
+            yield f"truth     {len(value)} {name}"
         elif value is not False:
-            lines.append(f"truth     {name}: {value}")
-    return lines
+            yield f"truth     {name}: {value}"
 
 
-def _place_lines(truth: Truth, frames: list[Frame]) -> list[str]:
-    """Return every place of a truth in every space, as JSON."""
-    lines = []
+def _place_lines(truth: Truth, frames: list[Frame]) -> Iterator[str]:
+    """Yield every place of a truth in every space, as JSON."""
     for kind in kinds().values():
         for item in truth.value(kind.name) or () if kind.placed and kind.listed else ():
-            lines.append(f"{kind.name:<9}")
+            yield f"{kind.name:<9}"
             for frame in frames:
-                lines.append(f"  {frame.space:<9} {_shorten(to_json(convert(item, frame)))}")
-    return lines
+                yield f"  {frame.space:<9} {_shorten(convert(item, frame))}"
 
 
-def _shorten(value: Any) -> Any:
-    """Return JSON values with four digits a number."""
-    if isinstance(value, list):
-        return [_shorten(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _shorten(part) for key, part in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+def _shorten(place: Any) -> Any:
+    """Return the JSON values of a place with four digits a number."""
+    written = json.dumps(to_json(place))
+    return json.loads(written, parse_float=lambda number: float(f"{float(number):.4g}"))
 
 
 def _demo_lines(sample: Sample, frames: list[Frame]) -> list[str]:

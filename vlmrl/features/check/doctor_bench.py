@@ -96,8 +96,7 @@ def build(config: Config, stack: ExitStack) -> Bench:
     sources = open_training(config)
     scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
     stack.callback(scorer.close)
-    options: Engine = plugins.build("engine", config.engine.name, config.engine.options)
-    options = with_tools(config, options)
+    options = with_tools(config, plugins.build("engine", config.engine.name, config.engine.options))
     algorithms = build_algorithms(config)
     build_sampler(config)
     loaded = load_policy_model(config, None, sources)
@@ -115,24 +114,19 @@ def _prompts(
     config: Config, sources: Sequence[Source], policy: Policy
 ) -> tuple[list[Prompt], list[str]]:
     make = prompt_maker_of(config, policy)
+    places = []  # about ROWS rows at even distances, the sources in turn
+    for number, source in enumerate(sources):
+        count = min(max(1, ROWS // len(sources)), len(source.rows))
+        places += [(turn, number, len(source.rows) * turn // count) for turn in range(count)]
     prompts, bad = [], []
-    for source, row in _spread(sources):
+    for _, number, row in sorted(places):
+        source = sources[number]
         try:
             sample = source.sample(row)
             prompts.append(make(sample, decode(sample, source.access, source.reading)))
         except UserError as error:
             bad.append(str(error))
     return prompts, bad
-
-
-def _spread(sources: Sequence[Source]) -> list[tuple[Source, int]]:
-    """About ROWS rows at even distances, the sources in turn."""
-    places = []
-    for number, source in enumerate(sources):
-        count = min(max(1, ROWS // len(sources)), len(source.rows))
-        for turn in range(count):
-            places.append((turn, number, len(source.rows) * turn // count))
-    return [(sources[number], row) for _, number, row in sorted(places)]
 
 
 # --------------------------------------------------------------------------------------------------

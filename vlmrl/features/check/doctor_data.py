@@ -17,7 +17,7 @@ from vlmrl.errors import UserError
 from vlmrl.features.check.doctor_bench import Bench, CheckResult
 from vlmrl.media.decode import decode
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Completion, Demo, Encoded, Frame, Prompt, Sample
+from vlmrl.schema import Demo, Frame, Prompt, Sample
 from vlmrl.schema.media import Audio, Video, described
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
@@ -43,18 +43,15 @@ def sources(opened: Sequence[Source]) -> Iterator[CheckResult]:
         except UserError as error:
             yield CheckResult("warn", "source", f"{text}the first is bad: {error}")
         else:
-            shown = "; ".join(media) or "no media"
-            yield CheckResult("ok", "source", f"{text}first row: {shown}{_turns(sample)}")
-
-
-def _turns(sample: Sample) -> str:
-    """Say which turns come before the question, if any."""
-    phrases = [
-        "a system turn" * bool(sample.system),
-        f"{len(sample.examples)} examples" * bool(sample.examples),
-        f"{len(sample.history)} earlier turns" * bool(sample.history),
-    ]
-    return f"; before the question: {', '.join(filter(None, phrases))}" if any(phrases) else ""
+            text += f"first row: {'; '.join(media) or 'no media'}"
+            turns = [
+                "a system turn" * bool(sample.system),
+                f"{len(sample.examples)} examples" * bool(sample.examples),
+                f"{len(sample.history)} earlier turns" * bool(sample.history),
+            ]
+            if any(turns):
+                text += f"; before the question: {', '.join(filter(None, turns))}"
+            yield CheckResult("ok", "source", text)
 
 
 def rows(bench: Bench) -> Iterator[CheckResult]:
@@ -90,20 +87,20 @@ def processor(bench: Bench) -> Iterator[CheckResult]:
 
     Prompts with videos are not compared: each family's processor wants to be told of them otherwise.
     """
-    looked = _one_of_each_source(bench)
+    first: dict[str, Prompt] = {}
+    for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.media):
+        first.setdefault(prompt.sample.source, prompt)
+    looked = [*first.values()]
     wrong = [f"sample {p.sample.id!r}: {problem}" for p in looked for problem in _unlike(bench, p)]
     for problem in wrong:
         yield CheckResult("FAIL", "processor", problem)
     if not wrong:
         media = sum(len(prompt.media) for prompt in looked)
         videos = sum(map(_with_videos, looked))
-        yield CheckResult(
-            "ok",
-            "processor",
-            f"ids and media are the HF processor's, every placeholder has its feature (prompts: "
-            f"{len(looked)}, media: {media}"
-            + (f"; {videos} with videos not compared)" if videos else ")"),
-        )
+        skipped = f"; {videos} with videos not compared" if videos else ""
+        text = "ids and media are the HF processor's, every placeholder has its feature"
+        counts = f"prompts: {len(looked)}, media: {media}{skipped}"
+        yield CheckResult("ok", "processor", f"{text} ({counts})")
 
 
 def verifiers(bench: Bench) -> Iterator[CheckResult]:
@@ -116,35 +113,19 @@ def verifiers(bench: Bench) -> Iterator[CheckResult]:
         groups[prompt.sample.source].append(prompt)
     # What fails on a truth is reported below, by name.
     lenient = bench.config.scoring.model_copy(update={"fault_limit": 1.0})
-    for where, rewards in _reward_sets(bench).items():
+    own = bench.scorer.rewards
+    sets: dict[str, Mapping[str, Sequence[RewardConfig]]] = {"": own}
+    for index, rewards in enumerate(bench.scorer.by_stage.values()):
+        if others := {s: rewards[s] for s in rewards if rewards[s] != own.get(s)}:
+            sets[f"{whole.label(bench.config.stages, index)}: "] = others
+    for where, rewards in sets.items():
         with Scorer(rewards, lenient) as scorer:
             for source in [source for source in groups if source in rewards]:
                 for result in _truths(bench, scorer, source, groups[source][:TRUTHS]):
                     yield replace(result, text=where + result.text)
 
 
-def _reward_sets(bench: Bench) -> dict[str, Mapping[str, Sequence[RewardConfig]]]:
-    """Return the config's rewards by source, and those of each stage that differ, by how to call them."""
-    own = bench.scorer.rewards
-    sets: dict[str, Mapping[str, Sequence[RewardConfig]]] = {"": own}
-    for index, rewards in enumerate(bench.scorer.by_stage.values()):
-        others = {
-            source: own_set for source, own_set in rewards.items() if own_set != own.get(source)
-        }
-        if others:
-            sets[f"{whole.label(bench.config.stages, index)}: "] = others
-    return sets
-
-
 # --------------------------------------------------------------------------------------- parts
-
-
-def _one_of_each_source(bench: Bench) -> list[Prompt]:
-    """Return the first prompt with media, or at all, of each source."""
-    first: dict[str, Prompt] = {}
-    for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.media):
-        first.setdefault(prompt.sample.source, prompt)
-    return list(first.values())
 
 
 def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
@@ -157,8 +138,12 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
         places = ours.ids.count(policy.base.config.image_token_id)
         if wanted != places:
             yield f"{places} placeholders for images of {wanted} tokens"
+    family, device = policy.family, policy.device
+    ids, positions = torch.tensor([ours.ids], device=device), ours.position_ids.to(device)
     try:
-        _forward(policy, ours)
+        with policy.generating():
+            features = family.spread(family.tower_features(policy.base, [ours]), [ours], [0])
+            family.decode(policy.base, ids, None, positions[:, None], features)
     except ValueError as error:  # the family counts features and placeholders
         yield str(error)
 
@@ -190,14 +175,6 @@ def _unlike_processor(policy: Policy, prompt: Prompt) -> Iterator[str]:
             yield f"{name} differs from the HF processor's by {gap:.2g}"
 
 
-def _forward(policy: Policy, encoded: Encoded) -> None:
-    family, device = policy.family, policy.device
-    ids, positions = torch.tensor([encoded.ids], device=device), encoded.position_ids.to(device)
-    with policy.generating():
-        features = family.spread(family.tower_features(policy.base, [encoded]), [encoded], [0])
-        family.decode(policy.base, ids, None, positions[:, None], features)
-
-
 def _truths(
     bench: Bench, scorer: Scorer, source: str, prompts: Sequence[Prompt]
 ) -> Iterator[CheckResult]:
@@ -205,12 +182,12 @@ def _truths(
     faults: dict[str, str] = {}
     looked: dict[str, RewardConfig] = {reward.label: reward for reward in scorer.rewards[source]}
     for prompt in prompts:
-        written = [
-            _completion(bench, prompt.sample, text, frame)
-            for text, frame in right_answers(prompt.sample, prompt.frame).items()
-        ]
-        (group,) = scorer.judge([written], [prompt.sample], whole=False)
-        for reward in scorer.rewards_of(prompt.sample):
+        sample, written = prompt.sample, []
+        for text, frame in right_answers(sample, prompt.frame).items():
+            ids = tuple(bench.policy.tokenizer(text)["input_ids"])
+            written.append(templates.completion(text, sample.template, frame, token_ids=ids))
+        (group,) = scorer.judge([written], [sample], whole=False)
+        for reward in scorer.rewards_of(sample):
             looked[reward.label] = reward
             verdicts = [judged.verdicts[reward.label] for judged in group]
             scores = [v.score for v in verdicts if v.applies and v.score is not None]
@@ -218,7 +195,7 @@ def _truths(
             if scores:
                 best[reward.label].append(max(scores))
             elif wrong:
-                faults[reward.label] = f"sample {prompt.sample.id!r}: {wrong[0]}"
+                faults[reward.label] = f"sample {sample.id!r}: {wrong[0]}"
     for reward in looked.values():
         name = f"{source}/{reward.label}"
         if reward.label in faults:
@@ -243,11 +220,6 @@ def right_answers(sample: Sample, frame: Frame) -> dict[str, Frame]:
     return {
         prompting.demonstrate(demo, sample.template, f, form=sample.form): f for f in (fine, frame)
     }
-
-
-def _completion(bench: Bench, sample: Sample, text: str, frame: Frame) -> Completion:
-    ids = tuple(bench.policy.tokenizer(text)["input_ids"])
-    return templates.completion(text, sample.template, frame, token_ids=ids)
 
 
 def _judged(name: str, reward: RewardConfig, scores: Sequence[float], rows: int) -> CheckResult:

@@ -29,7 +29,7 @@ from vlmrl.monitoring.memory_forecast import TIGHT, Forecast, cached_completions
 from vlmrl.monitoring.run_checks import Parity, make_probe_prompts, measure_parity, tolerance
 from vlmrl.policy.optimizers import adamw
 from vlmrl.runs.complaints import NO_ANSWERS
-from vlmrl.schema import Box, Completion, Frame, Prompt, PromptBatch, Rewards, Rollouts, Space
+from vlmrl.schema import Completion, Frame, Prompt, PromptBatch, Rewards, Rollouts, Space
 from vlmrl.schema.media import Decoded, PilImage
 
 # --------------------------------------------------------------------------------------------------
@@ -93,42 +93,36 @@ def turns(bench: Bench) -> Iterator[CheckResult]:
             if prompt is not None:
                 yield _example(bench, prompt, runner)
     longest = longest_of(bench)
-    if longest is not None and (finding := require_engine_room(bench, longest)) is not None:
-        yield finding
+    if longest is not None and (result := require_engine_room(bench, longest)) is not None:
+        yield result
 
 
 def _example(bench: Bench, prompt: Prompt, runner: Runner) -> CheckResult:
-    policy = bench.policy
-    text = _write_turn(runner, prompt.frame)
+    policy, text = bench.policy, "up"  # any word, where the whole text is the action
+    if schemas := runner.schemas():
+        schema = schemas[0]["function"]
+        known, required = schema["parameters"]["properties"], schema["parameters"].get("required")
+        arguments = {key: _value(known[key], prompt.frame) for key in required or ()}
+        call = {"name": schema["name"], "arguments": arguments}
+        text = f"{OPEN}{json.dumps(call)}{CLOSE}"
     ids = (*policy.tokenizer(text, add_special_tokens=False)["input_ids"], policy.stop_ids[0])
     sampled = {"token_ids": ids, "logprobs": (0.0,) * len(ids)}
     reply = templates.completion(text, prompt.sample.template, prompt.frame, **sampled)
     view = first_view(policy.family, policy.processor, prompt)
     world = runner.begin(prompt.sample, 0)
     (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
+    source = prompt.sample.source
     if outcome.fault is not None:
-        return CheckResult(
-            "FAIL", "turns", f"{prompt.sample.source}: a call failed: {outcome.fault}"
-        )
+        return CheckResult("FAIL", "turns", f"{source}: a call failed: {outcome.fault}")
     if outcome.step is not None and outcome.step.done:
-        text = f"{prompt.sample.source}: the world ended at the example {text}"
-        return CheckResult("ok", "turns", text)
+        return CheckResult("ok", "turns", f"{source}: the world ended at the example {text}")
     trail = Trail(policy.family, policy.processor, prompt).write(reply)
     segment, encoded = trail.encode_observation(outcome.parts)
     trail = trail.observe(segment, encoded)
     verdict, budget = _budget(bench, len(prompt.encoded.ids), len(encoded.ids), len(segment.media))
     shown = textwrap.indent(trail.next_prompt().text, "      | ", lambda line: True)
-    text = f"{prompt.sample.source}: {budget}; an example, as the policy would see it:\n{shown}"
+    text = f"{source}: {budget}; an example, as the policy would see it:\n{shown}"
     return CheckResult(verdict, "turns", text)
-
-
-def _write_turn(runner: Runner, frame: Frame) -> str:
-    """Return a turn that calls the first function; any word where the whole text is the action."""
-    if not (schemas := runner.schemas()):
-        return "up"
-    schema = schemas[0]["function"]
-    call = {"name": schema["name"], "arguments": _arguments(schema["parameters"], frame)}
-    return f"{OPEN}{json.dumps(call)}{CLOSE}"
 
 
 def _budget(bench: Bench, prompt: int, observed: int, media: int) -> tuple[Any, str]:
@@ -149,13 +143,8 @@ def _budget(bench: Bench, prompt: int, observed: int, media: int) -> tuple[Any, 
     return ("warn", f"{text}: the limits may end it earlier") if over else ("ok", text)
 
 
-def _arguments(schema: Mapping[str, Any], frame: Frame) -> dict[str, Any]:
-    """Return an example of each required argument; a box is the upper left quarter."""
-    known = schema["properties"]
-    return {key: _value(known[key], frame) for key in schema.get("required", ())}
-
-
 def _value(schema: Mapping[str, Any], frame: Frame) -> Any:
+    """Return an example of an argument; a box is the upper left quarter."""
     if "enum" in schema:
         return schema["enum"][0]
     if schema.get("type") == "array":
@@ -187,17 +176,15 @@ def media(bench: Bench) -> Iterator[CheckResult]:
         return
     limit = bench.config.last.rollout.max_tokens
     reliance = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
-    drops = ", ".join(
-        f"{k.removeprefix('media_ablation/')} {v:.3g}" for k, v in reliance.metrics().items()
-    )
     floor = bench.config.checks.media_ablation_min_drop
-    complaint = reliance.complaint(BLIND) or (
-        reliance.complaint(floor) if floor is not None else None
-    )
-    if complaint is None:
-        yield CheckResult("ok", "media", f"the model looks: {drops}")
+    if blind := reliance.complaint(BLIND):
+        yield CheckResult("FAIL", "media", blind)
+    elif floor is not None and (complaint := reliance.complaint(floor)):
+        yield CheckResult("warn", "media", complaint)
     else:
-        yield CheckResult("FAIL" if reliance.complaint(BLIND) else "warn", "media", complaint)
+        drops = ((k.removeprefix("media_ablation/"), v) for k, v in reliance.metrics().items())
+        text = ", ".join(f"{name} {drop:.3g}" for name, drop in drops)
+        yield CheckResult("ok", "media", f"the model looks: {text}")
 
 
 def coordinates(bench: Bench) -> Iterator[CheckResult]:
@@ -222,9 +209,8 @@ def coordinates(bench: Bench) -> Iterator[CheckResult]:
     if means[best] < means[own] + CLEAR:
         yield CheckResult("ok", "coordinates", text)
     else:
-        yield CheckResult(
-            "warn", "coordinates", f"{text}, but seem to be {best}: cold-start or prompt it"
-        )
+        text += f", but seem to be {best}: cold-start or prompt it"
+        yield CheckResult("warn", "coordinates", text)
 
 
 def memory(bench: Bench) -> Iterator[CheckResult]:
@@ -234,22 +220,31 @@ def memory(bench: Bench) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", "memory", obstacle)
         return
     kl = any(map(needs_reference, bench.algorithms))
-    sizes: dict[str, tuple[float, Config]] = {}
+    forecasts: dict[str, tuple[Forecast, float]] = {}
     for moment in bench.config.moments:
         now = bench.config.at(moment)
-        own = now.model_dump_json(include={"rollout", "optimizer"})
-        sizes.setdefault(own, (moment, now))
-    forecasts = [(_forecast(bench, now, kl), moment) for moment, now in sizes.values()]
-    seen, when = max(forecasts, key=lambda each: each[0].peak)
+        sizes = now.model_dump_json(include={"rollout", "optimizer"})
+        if sizes not in forecasts:
+            forecasts[sizes] = _forecast(bench, now, kl), moment
+    seen, when = max(forecasts.values(), key=lambda each: each[0].peak)
     largest = f" (the largest, {100 * when:g} % into training)" if len(forecasts) > 1 else ""
-    device = bench.policy.device.type
+    device = policy.device.type
     if seen.share <= TIGHT:
         yield CheckResult("ok", "memory", f"{device}: a step{largest} needs about {seen}")
     else:
         text = f"{device}: a step{largest} needs about {seen}; {seen.advice()}"
         yield CheckResult("FAIL" if seen.share > 1 else "warn", "memory", text)
-    if isinstance(bench.generator, VllmOptions) and seen.parts["engine"] + seen.parts["kv cache"]:
-        yield _vllm_share(bench, bench.generator)
+    engine = bench.generator
+    if not isinstance(engine, VllmOptions) or not seen.parts["engine"] + seen.parts["kv cache"]:
+        return
+    limit = bench.config.last.rollout.max_tokens
+    cache, fit = cached_completions(engine, policy, bench.prompts, limit)
+    text = f"vLLM's share leaves about {cache / 2**30:.2f} GiB: {fit} of the longest completions"
+    if fit:
+        yield CheckResult("ok", "memory", f"{text} at a time")
+    else:
+        lever = "gpu_memory_utilization" if device == "cuda" else "kv_cache_gib"
+        yield CheckResult("FAIL", "memory", f"{text} fit; raise engine.options.{lever}")
 
 
 def first_parity(bench: Bench) -> Iterator[CheckResult]:
@@ -281,9 +276,8 @@ def step(bench: Bench) -> Iterator[CheckResult]:
     answers = f"{readable} of {len(completions)} answers readable"
     text = f"{drawn}, {answers}, {scored or 'all masked'}, gradient norm {norm:.3g}"
     if update["update/skipped"] or not norm:
-        yield CheckResult(
-            "FAIL", "step", f"{text}: nothing would be learnt; try model.dtype=float32"
-        )
+        advice = "nothing would be learnt; try model.dtype=float32"
+        yield CheckResult("FAIL", "step", f"{text}: {advice}")
     elif not scored:
         yield CheckResult("FAIL", "step", f"{text}: no completion has a reward")
     elif not readable and bench.config.sft is None:
@@ -312,17 +306,6 @@ def second_parity(bench: Bench) -> Iterator[CheckResult]:
 
 
 # --------------------------------------------------------------------------------------- parts
-
-
-def _vllm_share(bench: Bench, engine: VllmOptions) -> CheckResult:
-    """Say what vLLM's share of the memory holds at a time."""
-    limit = bench.config.last.rollout.max_tokens
-    cache, fit = cached_completions(engine, bench.policy, bench.prompts, limit)
-    text = f"vLLM's share leaves about {cache / 2**30:.2f} GiB: {fit} of the longest completions"
-    if fit:
-        return CheckResult("ok", "memory", f"{text} at a time")
-    lever = "gpu_memory_utilization" if bench.policy.device.type == "cuda" else "kv_cache_gib"
-    return CheckResult("FAIL", "memory", f"{text} fit; raise engine.options.{lever}")
 
 
 def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:
@@ -389,10 +372,9 @@ def _fit(pairs: Sequence[tuple[Prompt, Completion]], space: Space) -> list[float
             for each in get_args(Space)
         }
         if any(boxes.values()):
-            fits.append(_overlap(prompt.sample.truth.boxes or (), boxes[space]))
+            best = [
+                max((geometry.iou(true, box) for box in boxes[space]), default=0.0)
+                for true in prompt.sample.truth.boxes or ()
+            ]
+            fits.append(sum(best) / len(best))
     return fits
-
-
-def _overlap(true: Sequence[Box], found: Sequence[Box]) -> float:
-    """Mean over the true boxes of the best IoU."""
-    return sum(max((geometry.iou(t, f) for f in found), default=0.0) for t in true) / len(true)
