@@ -8,7 +8,7 @@ from typing import Any
 from tables import code, header, row
 
 from vlmrl.config import Config
-from vlmrl.features.plan.layouts import as_overrides
+from vlmrl.features.plan.layouts import as_overrides, layout_of
 from vlmrl.features.plan.planner import Planner, PromptContent, RatedLayout, find_verdicts
 from vlmrl.features.plan.published import Assumptions, gpu
 
@@ -81,7 +81,7 @@ def section(size: str, numbers: Sequence[int] = GPUS) -> Iterator[str]:
 
 
 def _verdict(planner: Planner, gpus: int, found: Sequence[RatedLayout]) -> str:
-    written = planner.rate(planner.as_configured(gpus))
+    written = planner.rate(layout_of(planner.config, gpus))
     fails = [each for each in find_verdicts(planner, written) if each.level == "FAIL"]
     said = "<br>".join(
         f"**{each.part}**: {each.text}; change {code(as_overrides(each.change))}"

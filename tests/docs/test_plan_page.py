@@ -12,7 +12,7 @@ pytest.importorskip("mkdocs")
 import hook
 import plan_page
 
-from vlmrl.features.plan.layouts import as_overrides
+from vlmrl.features.plan.layouts import as_overrides, layout_of
 from vlmrl.features.plan.planner import find_verdicts
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale" / "plan_verdicts.md"
@@ -25,7 +25,7 @@ def test_a_section_has_the_numbers_of_the_plan() -> None:
     counted = plan_page.planner_of("72B")
     for gpus in (8, 64):
         planner = counted.with_prompts(plan_page.prompts_of(gpus))
-        written = planner.rate(planner.as_configured(gpus))
+        written = planner.rate(layout_of(planner.config, gpus))
         fails = [each for each in find_verdicts(planner, written) if each.level == "FAIL"]
         assert fails and all(f"**{each.part}**" in verdicts[gpus][1] for each in fails)
         found = planner.sweep(gpus)

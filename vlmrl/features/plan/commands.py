@@ -35,7 +35,7 @@ def plan(
     from vlmrl.config import load
 
     settings = load(config, overrides or ())  # its data may be elsewhere
-    from vlmrl.features.plan.layouts import as_overrides
+    from vlmrl.features.plan.layouts import as_overrides, layout_of
     from vlmrl.features.plan.planner import (
         HONEST,
         Planner,
@@ -49,7 +49,7 @@ def plan(
 
     shown = PromptContent(images, pixels, text_tokens)
     planner = Planner(settings, rates_of(gpu), Assumptions.of(assume or ()), shown)
-    judged = planner.rate(planner.as_configured(gpus))
+    judged = planner.rate(layout_of(planner.config, gpus))
     verdicts = find_verdicts(planner, judged)
     print("As configured", *describe(planner, judged, verdicts), sep="\n", flush=True)
     if show:

@@ -91,8 +91,7 @@ class GpuLayout:
 
         The latter are servers that `vlmrl launch` keeps.
         """
-        tree = config.model_dump(mode="json")
-        keys = self.keys()
+        tree, keys = config.model_dump(mode="json"), self.keys()
         if self.servers and (self.servers, self.tensor_parallel) != _servers_of(config):
             keys["cluster.serve.replicas"] = self.servers
             keys["cluster.serve.gpus"] = self.tensor_parallel
@@ -154,7 +153,7 @@ def enumerate_layouts(
 ) -> Iterator[GpuLayout]:
     """Yield the layouts that vlmrl can run on `gpus` GPUs, for this config's batch."""
     tokens = config.optimizer.micro_batch_tokens
-    train = [number for share in SHARES if (number := round(gpus * share)) and number < gpus]
+    train = [number for share in SHARES if 0 < (number := round(gpus * share)) < gpus]
     ways: list[Mapping[str, Any]] = [{"trainers": gpus, "servers": 0}]
     for trainers in dict.fromkeys(train):
         for parallel in PARALLEL:
@@ -162,10 +161,10 @@ def enumerate_layouts(
             if servers and not rest:
                 at = {"trainers": trainers, "servers": servers, "tensor_parallel": parallel}
                 ways += [{**at, "staleness": staleness} for staleness in (0, 1)]
-    for way in ways:
+    for way in (way for way in ways if way["trainers"] <= config.rollout.prompts):
         for strategy, replicas in _shardings(way["trainers"], gpus_per_node):
             for parts in PARALLEL:
-                if not _runs(config, way["trainers"], parts, gpus_per_node, kv_heads):
+                if any(number % parts for number in (way["trainers"], gpus_per_node, kv_heads)):
                     continue
                 for checkpointing in (False, True):
                     yield GpuLayout(
@@ -186,12 +185,6 @@ def _shardings(trainers: int, gpus_per_node: int) -> Iterator[tuple[str, int]]:
     for shards in (gpus_per_node, 8 * gpus_per_node):
         if shards < trainers and not trainers % shards:
             yield "fsdp2", trainers // shards
-
-
-def _runs(config: Config, trainers: int, parts: int, gpus_per_node: int, kv_heads: int) -> bool:
-    """Return whether ranks are enough for teams of `parts`, and prompts for ranks."""
-    fits = trainers % parts == 0 and gpus_per_node % parts == 0 and kv_heads % parts == 0
-    return fits and config.rollout.prompts >= trainers
 
 
 def _at(tree: Any, key: str) -> Any:

@@ -13,8 +13,6 @@ import yaml
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
-FOLDER = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -65,7 +63,7 @@ class Assumptions:
         Raises:
             UserError: a name is unknown, or a value is no positive number.
         """
-        made = cls(**{name: float(value) for name, value in _rates()["assumptions"].items()})
+        made = cls(**{name: float(value) for name, value in _read("rates")["assumptions"].items()})
         known = [field.name for field in fields(cls)]
         for change in changes:
             name, _, value = change.partition("=")
@@ -95,7 +93,7 @@ class Architecture:
 
 def gpus() -> list[str]:
     """Return the names of the GPUs whose rates are known."""
-    return [*_rates()["gpus"]]
+    return [*_read("rates")["gpus"]]
 
 
 def gpu(name: str) -> Gpu:
@@ -104,7 +102,7 @@ def gpu(name: str) -> Gpu:
     Raises:
         UserError: the GPU is unknown; the message names the nearest one.
     """
-    known = _rates()["gpus"]
+    known = _read("rates")["gpus"]
     if name not in known:
         raise UserError(
             f"--gpu: there is no {name!r}{nearest(name, [*known])}; known: {', '.join(known)}"
@@ -132,10 +130,6 @@ def architecture_of(path: str) -> Architecture:
     return known[path]
 
 
-def _rates() -> Mapping[str, Any]:
-    return _read("rates")
-
-
 @functools.cache
 def _read(name: str) -> Any:
-    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load(Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8"))

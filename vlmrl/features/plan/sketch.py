@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from vlmrl import plugins
@@ -68,9 +69,7 @@ def sketch(
     return policy
 
 
-def _put_by_index(
-    hidden: torch.Tensor, places: torch.Tensor, features: torch.Tensor
-) -> torch.Tensor:
+def _put_by_index(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     """Do what Qwen3-VL's own does by a mask, whose count of places a fake tensor does not know."""
     index = places.nonzero(as_tuple=True)
     hidden = hidden.clone()
@@ -262,8 +261,7 @@ class ShallowCounter(Counter):
         parts, again = config.distributed.sequence_parallel, policy.config.gradient_checkpointing
         key = (rows, parts, again, self.sharded)
         if key not in self._activations:
-            measured = super().activations(config, policy, prompt, rows, whole)
-            self._activations[key] = measured
+            self._activations[key] = super().activations(config, policy, prompt, rows, whole)
         return self._activations[key]
 
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
@@ -282,10 +280,8 @@ class ShallowCounter(Counter):
     def towers(self, policy: Policy, prompt: Prompt) -> int:
         """See `Counter`."""
         if "towers" not in self._found:
-            known = self._config.path is not None
-            self._found["towers"] = super().towers(
-                self._policy(FEW[0]) if known else policy, prompt
-            )
+            shallow = policy if self._config.path is None else self._policy(FEW[0])
+            self._found["towers"] = super().towers(shallow, prompt)
         return self._found["towers"]
 
     def _policy(self, layers: int) -> Policy:

@@ -1,8 +1,8 @@
 """How long the parts of a step take: a roofline of published rates, with the assumed shares of them.
 
 Operations over FLOP/s, or bytes over bytes/s, whichever takes longer. Nothing here was fitted to a run.
-Unequal groups, slow ranks and failures are simulated from a seed: the same arguments give the same numbers
-everywhere. Groups go to ranks by the function that a run deals them with (`forward.dealing`).
+Unequal groups and slow ranks are simulated from a seed: the same arguments give the same numbers everywhere.
+Groups go to ranks by the function that a run deals them with (`forward.dealing`).
 """
 
 from __future__ import annotations
@@ -89,19 +89,20 @@ def times(
     which a checkpoint is waited for, `cache_share` the share of a GPU's memory that an engine may take for
     weights and cache.
     """
-    drawn = generation(layout, model, step, gpu, assumed, cache_share, max_num_seqs)
+    drawn = _generation(layout, model, step, gpu, assumed, cache_share, max_num_seqs)
     rate = layout.trainers * gpu.flops * assumed.train_mfu * useful_share
     vision = step.prompts * step.media_patches * 2 * model.vision
-    forward = _forward(model, step)
-    passes = step.forwards * (forward + vision) / rate
-    backward = (1.0 if model.language_trains else 0.0) + 1.0
-    again = 1.0 if layout.checkpointing else 0.0
+    length = step.prompt_tokens + step.mean_length
+    attended = step.update_tokens * model.attention * length / 2  # causal
+    layers = 2 * model.active * step.update_tokens + attended
     head = 2 * model.head * step.scored_tokens
+    passes = step.forwards * (layers + head + vision) / rate
+    again = 1 if layout.checkpointing else 0
+    backward = 2 if model.language_trains else 1
     seen = vision * (3 + again if model.vision_trains else 1)
-    update = step.epochs * ((forward - head) * (1 + backward + again) + 4 * head + seen) / rate
+    update = step.epochs * (layers * (1 + backward + again) + 4 * head + seen) / rate
     gathering, hidden, open_ = _communication(layout, model, step, gpu, assumed)
     passes_moved = step.forwards * gathering
-    waiting = max(0.0, hidden - update) + max(0.0, passes_moved - passes) + open_
     sync, sent = _sync(layout, model, gpu, assumed, transfer)
     return Times(
         generation=drawn,
@@ -110,16 +111,9 @@ def times(
         sync=sync,
         checkpoint=checkpoint,
         sync_bytes=sent,
-        waiting=waiting,
+        waiting=max(0.0, hidden - update) + max(0.0, passes_moved - passes) + open_,
         staleness=layout.staleness,
     )
-
-
-def _forward(model: ModelCounts, step: StepCounts) -> float:
-    """Return the operations of a forward of the language model over the step, head included."""
-    length = step.prompt_tokens + step.mean_length
-    attended = step.update_tokens * model.attention * length / 2  # causal
-    return 2 * model.active * step.update_tokens + attended + 2 * model.head * step.scored_tokens
 
 
 def _communication(
@@ -131,12 +125,12 @@ def _communication(
     sum theirs once an update, each rank its own slices.
     """
     shards, copies = layout.shards, layout.trainers // layout.shards
-    slices = 4 * model.trained / shards
-    summing = 2 * slices * (copies - 1) / copies
-    # Ranks of other replicas sum at the same time, each through a port of its own.
-    link = (
-        _link_of(layout.trainers, gpu, assumed) if shards == 1 else _own_link(layout, gpu, assumed)
-    )
+    if shards == 1:
+        link = _link_of(layout.trainers, gpu, assumed)
+    else:  # ranks of other replicas sum at the same time, each through a port of its own
+        inside = layout.trainers <= gpu.gpus_per_node
+        link = (gpu.nvlink_gb if inside else gpu.network_gb) * 1e9 * assumed.link_share
+    summing = 2 * (4 * model.trained / shards) * (copies - 1) / copies
     after = step.epochs * step.minibatches * summing / link
     if shards == 1:
         return 0.0, 0.0, after
@@ -157,12 +151,6 @@ def _link_of(ranks: int, gpu: Gpu, assumed: Assumptions) -> float:
     return gb * 1e9 * assumed.link_share
 
 
-def _own_link(layout: GpuLayout, gpu: Gpu, assumed: Assumptions) -> float:
-    """Return the bytes/s between a rank and the same one of other replicas."""
-    gb = gpu.nvlink_gb if layout.trainers <= gpu.gpus_per_node else gpu.network_gb
-    return gb * 1e9 * assumed.link_share
-
-
 def _sync(
     layout: GpuLayout, model: ModelCounts, gpu: Gpu, assumed: Assumptions, transfer: str
 ) -> tuple[float, int]:
@@ -178,7 +166,7 @@ def _sync(
     return gather + model.sync_bytes / (assumed.tcp_gb * 1e9), model.sync_bytes
 
 
-def generation(
+def _generation(
     layout: GpuLayout,
     model: ModelCounts,
     step: StepCounts,
@@ -233,10 +221,10 @@ class Imbalance:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What failures cost a run."""
+    """What failures may be expected to cost a run."""
 
-    count: int
-    lost_steps: int
+    count: float
+    lost_steps: float
     """Steps that were done twice."""
     goodput: float
     """Share of the time that went into steps that count and their checkpoints."""
@@ -292,36 +280,23 @@ def simulate_imbalance(
     return Imbalance(undealt, dealt_share, slow)
 
 
-def simulate_failures(
-    gpus: int,
-    step_s: float,
-    save_every: int,
-    hours: float = 24 * 54,
-    gpu_hours_per_failure: float = 50677.0,
-    detect_s: float = 60.0,
-    restart_s: float = 300.0,
-    seed: int = 0,
+def expect_failures(
+    gpus: int, step_s: float, save_every: int, assumed: Assumptions, hours: float = 24 * 54
 ) -> Failures:
-    """Run a job for `hours` hours: failures at random, each back to the last checkpoint.
+    """Return what to expect of `hours` hours with failures at random, each back to the last checkpoint.
 
     A failure costs its detection, a restart, and all since the last checkpoint. Failures that come while a
-    restart is under way begin it anew.
+    restart is under way begin it anew. The times between failures are exponential, and so all is exact.
     """
-    rng = random.Random(seed)
-    mean_s = gpu_hours_per_failure / gpus * HOUR
-    end, now, useful, count, lost = hours * HOUR, 0.0, 0.0, 0, 0
-    while now < end:
-        lasts = min(rng.expovariate(1 / mean_s), end - now)
-        failed = now + lasts < end
-        steps = math.floor(lasts / step_s)
-        kept = steps - steps % save_every if failed else steps
-        useful += kept * step_s
-        lost += steps - kept
-        now += lasts
-        if failed:
-            count += 1
-            down = detect_s + restart_s
-            while (next_one := rng.expovariate(1 / mean_s)) < down and now < end:
-                count, now = count + 1, now + next_one
-            now += down
-    return Failures(count, lost, useful / end)
+    mean = assumed.gpu_hours_per_failure / gpus * HOUR
+    down = assumed.detect_s + assumed.restart_s
+    end = hours * HOUR
+    stretches = end / mean * math.exp(-down / mean)  # of training between two restarts
+
+    def whole(seconds: float) -> float:
+        """Return how many times `seconds` fit into a stretch."""
+        return math.exp(-seconds / mean) / -math.expm1(-seconds / mean)
+
+    kept = save_every * whole(save_every * step_s)
+    lost = stretches * (whole(step_s) - kept)
+    return Failures(end / mean, lost, stretches * kept * step_s / end)
