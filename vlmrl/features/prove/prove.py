@@ -99,6 +99,7 @@ def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[]
     In which file a weight is says nothing. A rank's slices of the optimizer are told apart by their file, but
     which rank wrote a number that all have differs from run to run.
     """
+    import torch
     from safetensors import safe_open
 
     for path in sorted(checkpoint.rglob("*.safetensors")):
@@ -112,12 +113,10 @@ def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[]
                 yield label.removeprefix(".: "), functools.partial(_read, path, name)
     if trainer:
         for path in sorted(checkpoint.rglob("*.pt")):
-            for name, value in _leaves(path):
-                yield f"{path.relative_to(checkpoint)}: {name}", functools.partial(_itself, value)
-
-
-def _itself(value: Any) -> Any:
-    return value
+            held = torch.load(path, map_location="cpu", weights_only=True)
+            for name, value in _leaves("", held):
+                label = f"{path.relative_to(checkpoint)}: {name}"
+                yield label, functools.partial(torch.as_tensor, value)
 
 
 def _read(path: Path, name: str) -> Any:
@@ -127,23 +126,15 @@ def _read(path: Path, name: str) -> Any:
         return file.get_tensor(name)
 
 
-def _leaves(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors and numbers of a file of torch, by their place."""
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors and numbers of what a file of torch holds, by their place."""
     import torch
 
-    def walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, Mapping):
-            parts = [(str(key), part) for key, part in value.items()]
-        elif isinstance(value, list | tuple):
-            parts = [(str(number), part) for number, part in enumerate(value)]
-        else:
-            if isinstance(value, torch.Tensor | bool | int | float):
-                yield name, torch.as_tensor(value)
-            return
-        for key, part in parts:
-            yield from walk(f"{name}.{key}" if name else key, part)
-
-    yield from walk("", torch.load(path, map_location="cpu", weights_only=True))
+    if isinstance(value, torch.Tensor | bool | int | float):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple):
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(f"{name}.{key}" if name else str(key), part)
 
 
 def _distance(a: Any, b: Any) -> float | None:
@@ -169,7 +160,8 @@ def _compare_rows(
     count, unequal, example = 0, 0, ""
     for step, a, b in pair_rows(part, run, again, start, end):
         count += 1
-        if _plain(a) != _plain(b):
+        # As text, in which what is not a number is equal to itself.
+        if json.dumps(untimed(a), sort_keys=True) != json.dumps(untimed(b), sort_keys=True):
             unequal += 1
             example = example or f"first in step {step}, row {(a or b or {}).get('id')}"
     return ProofDifference(what, count, unequal, example)
@@ -185,18 +177,8 @@ def pair_rows(
     files, others = (run_folder.steps_in(f / part, ".jsonl") for f in (run, again))
     for step in sorted(files.keys() & others.keys()):
         if start < step <= end:
-            for a, b in _pad(read_lines(files[step]), read_lines(others[step])):
-                yield step, a, b
-
-
-def _pad(a: list[Any], b: list[Any]) -> Iterator[tuple[Any, Any]]:
-    size = max(len(a), len(b))
-    yield from zip(a + [None] * (size - len(a)), b + [None] * (size - len(b)), strict=True)
-
-
-def _plain(value: Any) -> Any:
-    """Return a row as JSON text without the seconds that its calls took."""
-    return json.dumps(untimed(value), sort_keys=True)
+            rows = itertools.zip_longest(read_lines(files[step]), read_lines(others[step]))
+            yield from ((step, a, b) for a, b in rows)
 
 
 def untimed(value: Any) -> Any:
@@ -211,22 +193,21 @@ def untimed(value: Any) -> Any:
 
 def _compare_metrics(run: Path, again: Path, start: int, end: int) -> ProofDifference:
     first, second = (
-        {line["step"]: _values(line) for line in run_folder.read_metrics(folder)}
-        for folder in (run, again)
+        {line["step"]: line for line in run_folder.read_metrics(folder)} for folder in (run, again)
     )
     steps = [step for step in sorted(first.keys() | second.keys()) if start < step <= end]
     unequal, example = 0, ""
     for step in steps:
         a, b = first.get(step, {}), second.get(step, {})
-        odd = [key for key in a.keys() | b.keys() if a.get(key) != b.get(key)]
+        odd = [
+            key
+            for key in sorted(a.keys() | b.keys())
+            if a.get(key) != b.get(key) and not (key.startswith(CLOCKS) or key.endswith(TIMED_ENDS))
+        ]
         if odd:
             unequal += 1
             example = example or f"first in step {step}, {_largest(a, b, odd)}"
     return ProofDifference("metrics, steps", len(steps), unequal, example)
-
-
-def _values(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in line.items() if not (k.startswith(CLOCKS) or k.endswith(TIMED_ENDS))}
 
 
 def _largest(a: Mapping[str, Any], b: Mapping[str, Any], odd: list[str]) -> str:
@@ -238,7 +219,7 @@ def _largest(a: Mapping[str, Any], b: Mapping[str, Any], odd: list[str]) -> str:
             return math.inf
         return abs(x - y) / max(abs(x), abs(y), 1e-30)
 
-    key = max(sorted(odd), key=share)
+    key = max(odd, key=share)
     return f"{key} {a.get(key)} against {b.get(key)} ({len(odd)} numbers differ)"
 
 
@@ -279,22 +260,14 @@ def _first_unsteady(first: list[Any], other: list[Any]) -> Iterator[str]:
     for a, b in zip(first, other, strict=False):
         if a["by"] != b["by"] or (a["by"] == "policy" and a["text"] != b["text"]):
             return
-        if a["by"] == "tool" and _seen(a) != _seen(b):
+        if a["by"] == "tool" and any(a[key] != b[key] for key in ("text", "media", "reward")):
             yield from dict.fromkeys(call["name"] for call in asked)
             return
-        parted = [
-            x["name"]
-            for x, y in zip(a["calls"], b["calls"], strict=False)
-            if untimed(x) != untimed(y)
-        ]
-        if parted:
+        calls = zip(a["calls"], b["calls"], strict=False)
+        if parted := [x["name"] for x, y in calls if untimed(x) != untimed(y)]:
             yield from dict.fromkeys(parted)
             return
         asked = a["calls"]
-
-
-def _seen(segment: Mapping[str, Any]) -> tuple[Any, ...]:
-    return segment["text"], segment["media"], segment["reward"]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -417,11 +390,7 @@ def _prepare(run: Path, scratch: Path, start: int) -> None:
     for folder in (run / kept for kept in FOLDERS):
         if folder.is_dir():
             shutil.copytree(folder, scratch / folder.name)
-    run_folder.write_config(scratch, _here(read_config(run), scratch))
-
-
-def _here(config: Config, scratch: Path) -> Config:
-    """Return the config of the steps: as it was, but that all it writes is in `scratch`."""
+    config = read_config(run)  # as it was, but that all it writes is in `scratch`
     changes = {
         "dir": str(scratch),
         "mirror": None,
@@ -429,10 +398,8 @@ def _here(config: Config, scratch: Path) -> Config:
         "keep_checkpoints": 1_000_000,
         "save_in_background": False,
     }
-    run = config.run.model_copy(update=changes)
-    return config.model_copy(
-        update={"run": run, "resume": "auto", "tracking": {"tensorboard": False}}
-    )
+    here = {"run": config.run.model_copy(update=changes), "tracking": {"tensorboard": False}}
+    run_folder.write_config(scratch, config.model_copy(update={**here, "resume": "auto"}))
 
 
 def list_changes(written: Mapping[str, Any]) -> Iterator[str]:
