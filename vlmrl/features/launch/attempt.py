@@ -52,11 +52,11 @@ class Place:
 def order(places: Sequence[Place]) -> list[int]:
     """Return the indices of `places` by rank: by address, then by GPU, so that neighbours are near."""
 
-    def key(index: int) -> tuple[int, int, str, int, str, int]:
+    def key(index: int) -> tuple[int, int, str, int, str]:
         seat = places[index]
         address = ipaddress.ip_address(seat.address)
         number = int(seat.device) if seat.device.isdecimal() else 0
-        return address.version, int(address), seat.node, number, seat.device, index
+        return address.version, int(address), seat.node, number, seat.device
 
     return sorted(range(len(places)), key=key)
 
@@ -245,7 +245,7 @@ class Attempt:
         """
         try:
             self._start(arguments, folder)
-        except UserError:
+        except UserError:  # Ray makes it an error of its own, too
             raise
         except self.ray.exceptions.RayError as error:
             return Ending("fault", f"the ranks did not start: {_brief(error)}")
@@ -255,16 +255,13 @@ class Attempt:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         make = self.ray.remote(RankActor)
-        gpus = 1 if self.by_gpu else 0
+        own = {"num_cpus": 1, "num_gpus": int(self.by_gpu), "max_concurrency": 4}
         for bundle in range(self.group.bundle_count):
             where = PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=bundle
             )
-            own = {"num_cpus": 1, "num_gpus": gpus, "max_concurrency": 4}
-            self._actors += [
-                make.options(scheduling_strategy=where, **own).remote()
-                for _ in range(self.per_node)
-            ]
+            placed = make.options(scheduling_strategy=where, **own)
+            self._actors += [placed.remote() for _ in range(self.per_node)]
         at = {node["NodeID"]: node["NodeManagerAddress"] for node in self.ray.nodes()}
         devices = self._get([actor.place.remote() for actor in self._actors])
         unordered = [Place(at[node], device, node) for node, device in devices]
@@ -274,15 +271,12 @@ class Attempt:
         port = 0
         if len(places) > 1:
             (port,) = self._get([actors[0].open_store.remote(places[0].address, len(places))])
-        environments = [{**self.environment, **own} for own in variables(places, port, self.number)]
-        self._get(
-            [
-                actor.start.remote(
-                    arguments, environment, folder, self._log(rank), None if rank else self._events
-                )
-                for rank, (actor, environment) in enumerate(zip(actors, environments, strict=True))
-            ]
-        )
+        started = []
+        for rank, of_rank in enumerate(variables(places, port, self.number)):
+            files = self._log(rank), None if rank else self._events
+            environment = {**self.environment, **of_rank}
+            started.append(actors[rank].start.remote(arguments, environment, folder, *files))
+        self._get(started)
         self._ranks = [
             _Rank(actor, host, actor.wait.remote(ASK_S))
             for actor, host in zip(actors, places, strict=True)
@@ -297,13 +291,20 @@ class Attempt:
         while True:
             before = time.monotonic()
             self._hear()
-            self._show()
+            if self._events is None:
+                self.output.pass_on(self._read_on(self._log(0)))
+            else:
+                sys.stderr.write(self._read_on(self._log(0)))
+                self.output.pass_on(self._read_on(self._events))
             if stop() and not asked:
                 asked = True
                 for rank in self._ranks:
                     rank.actor.stop.remote()
+            if all(rank.code == 0 for rank in self._ranks):
+                return Ending("finished")
             if all(rank.code in (0, SAVED) for rank in self._ranks):
-                return self._peaceful(asked)
+                killed = Ending("fault", "the ranks were ended by a signal")
+                return Ending("saved") if asked else killed
             settled = settling >= SETTLE_S or all(self._is_over(rank) for rank in self._ranks)
             if any(rank.gone for rank in self._ranks) or (self._failed and settled):
                 return self._fault()
@@ -340,11 +341,6 @@ class Attempt:
     def _is_over(rank: _Rank) -> bool:
         return rank.code is not None or bool(rank.gone)
 
-    def _peaceful(self, asked: bool) -> Ending:
-        if all(rank.code == 0 for rank in self._ranks):
-            return Ending("finished")
-        return Ending("saved") if asked else Ending("fault", "the ranks were ended by a signal")
-
     def _fault(self) -> Ending:
         gone = {n: rank for n, rank in enumerate(self._ranks) if rank.gone}
         if gone:
@@ -355,7 +351,10 @@ class Attempt:
         first = (mistaken or self._failed)[0]  # the others failed because it did
         rank = self._ranks[first]
         where = f"rank {first} on {rank.host.address}"
-        words = self._last_words(first)
+        try:
+            words = self._log(first).read_text(errors="replace").splitlines()[-LAST_LINES:]
+        except OSError as error:
+            words = [f"{self._log(first)}: {error.strerror}"]
         if mistaken:
             mistakes = [line for line in words if line.startswith("error: ")]
             return Ending("mistake", mistakes[-1].removeprefix("error: ") if mistakes else where)
@@ -365,24 +364,9 @@ class Attempt:
     def _log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank}.log"
 
-    def _last_words(self, rank: int) -> list[str]:
-        try:
-            text = self._log(rank).read_text(errors="replace")
-        except OSError as error:
-            return [f"{self._log(rank)}: {error.strerror}"]
-        return text.splitlines()[-LAST_LINES:]
-
     @property
     def _events(self) -> Path | None:
         return self.logs / "events.jsonl" if self.as_json else None
-
-    def _show(self) -> None:
-        """Show what rank 0 has printed since."""
-        if self._events is None:
-            self.output.pass_on(self._read_on(self._log(0)))
-            return
-        sys.stderr.write(self._read_on(self._log(0)))
-        self.output.pass_on(self._read_on(self._events))
 
     def _read_on(self, path: Path) -> str:
         """Return the whole lines of a file that have not been shown."""

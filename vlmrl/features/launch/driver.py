@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,31 +60,27 @@ def launch(config: Config, arguments: Sequence[str], output: Output, as_json: bo
             )
         stack.enter_context(run_lock.own(config.folder))
         interrupt = stack.enter_context(Interrupt())
-        return _Launch(ray, config, arguments, lambda: interrupt.asked, output, as_json).run()
+        before = _checkpoints(config.folder)
+        return _Launch(
+            ray, config, arguments, lambda: interrupt.asked, output, as_json, before
+        ).run()
 
 
+@dataclass
 class _Launch:
-    def __init__(
-        self,
-        ray: Any,
-        config: Config,
-        arguments: Sequence[str],
-        stop: Callable[[], bool],
-        output: Output,
-        as_json: bool,
-    ) -> None:
-        self._ray = ray
-        self._config = config
-        self._arguments = arguments
-        self._stop = stop
-        self._output = output
-        self._as_json = as_json
-        self._avoided: frozenset[str] = frozenset()
-        self._before = _checkpoints(config.folder)
-        self._pools: StartedPools | None = None
+    ray: Any
+    config: Config
+    arguments: Sequence[str]
+    stop: Callable[[], bool]
+    output: Output
+    as_json: bool
+    before: Mapping[Path, int]
+    """Checkpoints that were there, with the times when they were written."""
+    avoided: frozenset[str] = frozenset()
+    pools: StartedPools | None = None
 
     def run(self) -> bool:
-        failures, number = 0, self._next_attempt()
+        failures, number = 0, run_lock.begin_attempt(self.config.folder)
         while True:
             before = self._reached()
             ending, number = self._try(number)
@@ -94,81 +90,72 @@ class _Launch:
                 raise UserError(ending.why)
             reached = self._reached()
             failures = 1 if reached != before else failures + 1
-            if failures > self._config.cluster.retries:
+            if failures > self.config.cluster.retries:
                 raise AttemptsFailed(
                     f"{failures} attempts in a row came to no new checkpoint; the last: {ending.why}"
                 )
-            self._avoided |= ending.lost
+            self.avoided |= ending.lost
             self._warn(f"{ending.why}\ngoing on from {reached or 'where this launch began'}")
 
     def _warn(self, text: str) -> None:
-        self._output.say(Warned(text))
-
-    def _next_attempt(self) -> int:
-        """Take the run away from the attempt before, and return the number of the next."""
-        return run_lock.begin_attempt(self._config.folder)
+        self.output.say(Warned(text))
 
     def _try(self, number: int) -> tuple[Ending, int]:
         """Make an attempt; return how it ended, and the number of the next."""
-        config, train = self._config, self._config.cluster.train
-        bundle = bundle_of(self._ray.nodes(), train.gpus_per_node)
+        config, train = self.config, self.config.cluster.train
+        bundle = bundle_of(self.ray.nodes(), train.gpus_per_node)
         grows = config.cluster.address is not None
         with reserved(
-            self._ray, bundle, train.nodes, self._avoided, self._stop, self._warn, grows
+            self.ray, bundle, train.nodes, self.avoided, self.stop, self._warn, grows
         ) as group:
             if group is None:
-                self._output.say(Interrupted(resume=None, kept=None))
+                self.output.say(Interrupted(resume=None, kept=None))
                 return Ending("saved"), number
             logs = self._logs(number)
             by_gpu = "GPU" in bundle
             if not by_gpu:
-                self._output.say(Noted("no node has a GPU: the ranks are placed by CPU"))
-            if self._pools is None:  # the ranks have their places
-                self._pools = _start(self._ray, config, self._warn)
+                self.output.say(Noted("no node has a GPU: the ranks are placed by CPU"))
+            if self.pools is None:  # the ranks have their places
+                self.pools = _start(self.ray, config, self._warn)
             attempt = Attempt(
-                self._ray,
+                self.ray,
                 group,
                 train.gpus_per_node,
                 by_gpu,
                 number,
                 logs,
                 config.cluster.detect_s,
-                self._pools.variables,
-                self._output,
-                self._as_json,
+                self.pools.variables,
+                self.output,
+                self.as_json,
             )
             try:
-                arguments = ["-m", "vlmrl", "train", *self._arguments, *self._resume()]
-                with self._output.doing("starting the ranks"):
+                arguments = ["-m", "vlmrl", "train", *self.arguments]
+                if reached := self._reached():  # go on from there
+                    own = config.resume in ("never", "auto")
+                    arguments.append(f"resume={'auto' if own else reached}")
+                with self.output.doing("starting the ranks"):
                     failed = attempt.start(arguments, Path.cwd())
-                ending = failed or attempt.watch(self._stop)
+                ending = failed or attempt.watch(self.stop)
             finally:
-                number = self._next_attempt()
+                number = run_lock.begin_attempt(config.folder)  # what is left of it writes no more
                 attempt.end()
         return ending, number
 
     def _logs(self, number: int) -> Path:
         """Return the folder of an attempt's logs, in the run folder of a new or a resumed run."""
-        folder = self._config.folder.absolute()
-        begun = self._reached() if self._config.resume == "never" else _checkpoints(folder)
-        if self._config.resume in ("never", "auto") and not begun:
+        folder = self.config.folder.absolute()
+        begun = self._reached() if self.config.resume == "never" else _checkpoints(folder)
+        if self.config.resume in ("never", "auto") and not begun:
             run_folder.move_aside(folder)
         logs = folder / "logs" / f"attempt-{number}"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
 
-    def _resume(self) -> list[str]:
-        """Return what is added to the arguments: to go on from what this launch has reached."""
-        reached = self._reached()
-        if reached is None:
-            return []
-        own = self._config.resume in ("never", "auto")
-        return [f"resume={'auto' if own else reached}"]
-
     def _reached(self) -> Path | None:
         """Return the newest checkpoint that this launch has written."""
-        now = _checkpoints(self._config.folder)
-        own = [path for path, written in now.items() if self._before.get(path) != written]
+        now = _checkpoints(self.config.folder)
+        own = [path for path, written in now.items() if self.before.get(path) != written]
         return max(own, key=lambda path: now[path]) if own else None
 
 
@@ -191,7 +178,7 @@ def _room(config: Config) -> dict[str, float]:
 class StartedPools:
     """Graders and servers, which run as long as this object is there."""
 
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str]
     """By which ranks find them."""
     actors: tuple[Any, ...] = ()
 
@@ -200,7 +187,7 @@ def _start(ray: Any, config: Config, say: Callable[[str], None]) -> StartedPools
     """Ask for what a config has beside the ranks, and `say` so if the cluster has no room for all of it."""
     cluster, serve = config.cluster, config.cluster.serve
     if not cluster.graders and not serve.replicas:
-        return StartedPools()
+        return StartedPools({})
     there = ray.available_resources()
     for name, taken in {**_room(config), "GPU": float(serve.replicas * serve.gpus)}.items():
         if (free := there.get(name, 0.0)) < taken:

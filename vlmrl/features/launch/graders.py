@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import pickle
 import socket
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vlmrl.errors import UserError, import_extra
@@ -117,16 +115,6 @@ def pool_maker(count: int, namespace: str) -> MakePool:
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
-    """A call that is not done: what to call, the caller's future, and how often it was sent."""
-
-    packed: bytes
-    deadline: float
-    future: Future[Any] = field(default_factory=Future)
-    sent: int = 0
-
-
-@dataclass(eq=False, slots=True)
 class _Seat:
     """A grader as this rank sees it: whether it answers, and the calls under way with it."""
 
@@ -136,7 +124,11 @@ class _Seat:
 
 
 class RayPool:
-    """A pool as `DeadlinePool` is one, whose calls run in graders. `close` it; the graders stay."""
+    """A pool as `DeadlinePool` is one, whose calls run in graders. `close` it; the graders stay.
+
+    A call is a coroutine, in a loop of the pool's own: it waits for a seat, and for another if the grader
+    was lost.
+    """
 
     def __init__(
         self,
@@ -150,16 +142,12 @@ class RayPool:
         self._ahead = AHEAD * workers
         first = distributed.rank() % max(1, len(graders))  # so that not all ranks begin with one
         self._seats = [_Seat(grader) for grader in [*graders[first:], *graders[:first]]]
-        self._waiting: deque[_Call] = deque()
-        self._open: set[_Call] = set()
-        self._closed = self._hopeless = False
-        self._lock = threading.RLock()
-        # What Ray's thread does when an answer comes: it must not be the one that sends.
-        self._answers = ThreadPoolExecutor(1)
-        self._doubt: threading.Timer | None = None
-        self._begin_to_doubt()
-        for seat in self._seats:
-            self._greet(seat)
+        self._room = asyncio.Condition()
+        self._hopeless = False
+        self._loop = asyncio.new_event_loop()
+        self._doubt = self._loop.call_later(NONE_S, self._give_up)
+        self._greetings = [self._loop.create_task(self._greet(seat)) for seat in self._seats]
+        threading.Thread(target=self._work, daemon=True).start()
 
     def submit(self, function: Callable[..., Any], *arguments: Any, deadline: float) -> Future[Any]:
         """Start `function(*arguments)`, picklable; it may run `deadline` seconds once begun.
@@ -167,119 +155,93 @@ class RayPool:
         Raises:
             UserError: there has been no grader for long.
         """
-        call = _Call(pickle.dumps((function, arguments)), deadline)
-        with self._lock:
-            if self._hopeless:
-                raise UserError(NOBODY)
-            self._open.add(call)
-            self._waiting.append(call)
-            self._send()
-        return call.future
+        if self._hopeless:
+            raise UserError(NOBODY)
+        call = self._run(pickle.dumps((function, arguments)), deadline)
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def close(self) -> None:
         """Give up what runs; a thread that waits for a result gets CancelledError."""
-        with self._lock:
-            self._closed = True
-            calls, self._open = self._open, set()
-            self._waiting.clear()
-        if self._doubt is not None:
-            self._doubt.cancel()
-        self._answers.shutdown(wait=False)
-        for call in calls:
-            if call.future.cancel():
-                call.future.set_running_or_notify_cancel()  # wakes who waits
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
 
-    def _send(self) -> None:
-        """Send waiting calls to the graders that have the fewest, as far as these have room."""
-        while self._waiting and (up := [seat for seat in self._seats if seat.up]):
-            seat = min(up, key=lambda each: each.load)
-            if seat.load >= self._ahead:
-                return
-            call = self._waiting.popleft()
-            call.sent += 1
-            seat.load += 1
-            answer = seat.actor.judge.remote(self._pool, call.packed, call.deadline)
-            self._when_done(answer, self._settle, seat, call)
+    def _work(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
-    def _when_done(self, answer: Any, react: Callable[..., None], *arguments: Any) -> None:
-        def hand_over(done: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the pool was closed
-                self._answers.submit(react, done, *arguments)
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.stop()
 
-        answer.future().add_done_callback(hand_over)
-
-    def _settle(self, done: Future[Any], seat: _Seat, call: _Call) -> None:
-        """Hand on what became of a call; one whose grader was lost is sent again."""
-        lost = done.exception()
-        with self._lock:
-            seat.load -= 1
-            if lost is not None:
-                self._leave(seat, lost)
-                if call in self._open and call.sent < MAX_TRIES:
-                    self._waiting.appendleft(call)
-            self._send()
-        if lost is None:
-            self._finish(call, *done.result())
-        elif call.sent >= MAX_TRIES:
-            self._finish(call, BrokenProcessPool(f"its grader was lost {MAX_TRIES} times: {lost}"))
-
-    def _finish(self, call: _Call, error: Exception | None, packed: bytes = b"") -> None:
-        with self._lock:
-            if call not in self._open:
-                return
-            self._open.discard(call)
-        if not call.future.set_running_or_notify_cancel():
-            return
+    async def _run(self, call: bytes, deadline: float) -> Any:
+        """Return what a call returned; one whose grader was lost is sent again."""
         try:
-            value = None if error else pickle.loads(packed)
-        except Exception as unreadable:  # the verdict's class is not here, say
-            error = unreadable
+            for _ in range(MAX_TRIES):
+                async with self._seat() as seat:
+                    try:
+                        answer = seat.actor.judge.remote(self._pool, call, deadline)
+                        error, packed = await asyncio.shield(answer.as_future())
+                        break
+                    except Exception as lost:  # the call's own errors are part of the answer
+                        self._leave(seat, lost)
+                        words = str(lost)
+            else:
+                raise BrokenProcessPool(f"its grader was lost {MAX_TRIES} times: {words}")
+        except asyncio.CancelledError:
+            if self._hopeless:
+                raise BrokenProcessPool(NOBODY) from None
+            raise
         if error is not None:
-            call.future.set_exception(error)
-        else:
-            call.future.set_result(value)
+            raise error
+        return pickle.loads(packed)
 
-    def _greet(self, seat: _Seat) -> None:
+    @contextlib.asynccontextmanager
+    async def _seat(self) -> AsyncIterator[_Seat]:
+        """Inside, a call has a seat with the grader that has the fewest, as soon as one has room."""
+
+        def has_room() -> bool:
+            return any(seat.up and seat.load < self._ahead for seat in self._seats)
+
+        async with self._room:
+            await self._room.wait_for(has_room)
+            seat = min((seat for seat in self._seats if seat.up), key=lambda each: each.load)
+            seat.load += 1
+        try:
+            yield seat
+        finally:
+            seat.load -= 1
+            async with self._room:
+                self._room.notify()
+
+    async def _greet(self, seat: _Seat) -> None:
         """Wait for a word of a grader, which says that it has a place, or has one again."""
-        if not self._closed:
-            self._when_done(seat.actor.node.remote(), self._welcome, seat)
-
-    def _welcome(self, done: Future[Any], seat: _Seat) -> None:
-        if done.exception() is not None:
-            again = threading.Timer(RETRY_S, functools.partial(self._greet, seat))
-            again.daemon = True
-            again.start()
-            return
-        log.info("a grader is on %s", done.result())
-        with self._lock:
+        while not seat.up:
+            try:
+                host = await asyncio.shield(seat.actor.node.remote().as_future())
+            except Exception:  # it was lost again
+                await asyncio.sleep(RETRY_S)
+                continue
+            log.info("a grader is on %s", host)
             seat.up = True
-            if self._doubt is not None:
-                self._doubt.cancel()
-            self._send()
+            self._doubt.cancel()
+            async with self._room:
+                self._room.notify(self._ahead)
 
     def _leave(self, seat: _Seat, lost: BaseException) -> None:
         """Send nothing more to a grader that was lost until it answers again."""
-        if not seat.up or self._closed:
+        if not seat.up:
             return
         seat.up = False
         words = next(iter(str(lost).splitlines()), type(lost).__name__)
         log.warning("a grader was lost: its calls are asked for again elsewhere (%s)", words)
         if not any(each.up for each in self._seats):
-            self._begin_to_doubt()
-        self._greet(seat)
-
-    def _begin_to_doubt(self) -> None:
-        self._doubt = threading.Timer(NONE_S, self._give_up)
-        self._doubt.daemon = True
-        self._doubt.start()
+            self._doubt = self._loop.call_later(NONE_S, self._give_up)
+        self._greetings.append(self._loop.create_task(self._greet(seat)))
 
     def _give_up(self) -> None:
         """Fail all calls: there has been no grader for long."""
-        with self._lock:
-            if self._closed or any(seat.up for seat in self._seats):
-                return
-            self._hopeless = True
-            self._waiting.clear()
-            calls = [*self._open]
-        for call in calls:
-            self._finish(call, BrokenProcessPool(NOBODY))
+        self._hopeless = True
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()

@@ -72,7 +72,7 @@ def connected(address: str | None, processes: int, resources: Mapping[str, float
 
 def bundle_of(nodes: Sequence[Node], processes: int) -> dict[str, float]:
     """Return what a node needs for as many processes: a CPU each, and a GPU if any node has GPUs."""
-    by_gpu = any(_resources(node).get("GPU", 0) for node in nodes)
+    by_gpu = any(node["Alive"] and node["Resources"].get("GPU", 0) for node in nodes)
     return {"CPU": float(processes), **({"GPU": float(processes)} if by_gpu else {})}
 
 
@@ -120,24 +120,20 @@ def describe_missing(
     """Say what is needed, what there is, and which nodes lack what."""
     wanted = f"expected {count} {'node' if count == 1 else 'nodes'} with {_named(bundle)}"
     alive = [node for node in nodes if node["Alive"] and node["NodeID"] not in avoid]
-    able = [node for node in alive if _fits(node, bundle)]
+    able = [
+        node
+        for node in alive
+        if all(node["Resources"].get(name, 0) >= least for name, least in bundle.items())
+    ]
     if len(able) >= count:
         return f"{wanted}, got {len(able)}, but other work holds some of that"
     lacking = [node for node in alive if node not in able]
     each = [
-        f"{node['NodeManagerAddress']} has {_named(_resources(node), bundle)}"
+        f"{node['NodeManagerAddress']} has {_named(node['Resources'], bundle)}"
         for node in lacking[:NAMED]
     ]
     more = [f"{len(lacking) - NAMED} more"] if len(lacking) > NAMED else []
     return f"{wanted}, got {len(able)}" + (f" ({'; '.join([*each, *more])})" if lacking else "")
-
-
-def _fits(node: Node, bundle: Bundle) -> bool:
-    return all(_resources(node).get(name, 0) >= least for name, least in bundle.items())
-
-
-def _resources(node: Node) -> Mapping[str, float]:
-    return node["Resources"] if node["Alive"] else {}
 
 
 def _named(resources: Mapping[str, float], names: Collection[str] | None = None) -> str:

@@ -38,7 +38,8 @@ ANSWER_S = 10.0
 """Seconds within which a keeper answers; one that does not is left out, with its node."""
 
 INCIDENTAL = {"_name_or_path", "dtype", "is_local", "local_files_only", "name_or_path"}
-"""Keys of a model's files that say how they were loaded; servers are told the dtype by an argument."""
+"""Keys that transformers adds to a model's files where it loads them; servers are told the dtype by an
+argument."""
 
 log = logging.getLogger("vlmrl")
 
@@ -68,20 +69,17 @@ class Status:
 
 def digest_of(arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
     """Return what stands for a model and its arguments; the same after it was saved and loaded."""
+
+    def essential(keys: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in keys.items() if key not in INCIDENTAL}
+
     digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode())
     for name, content in sorted(files.items()):
-        essence = _essence(content) if name.endswith(".json") else content
-        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(essence).digest())
+        if name.endswith(".json"):
+            tree = json.loads(content, object_hook=essential)
+            content = json.dumps(tree, sort_keys=True).encode()
+        digest.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(content).digest())
     return digest.hexdigest()
-
-
-def _essence(content: bytes) -> bytes:
-    """Return JSON without what transformers adds where it loads a folder."""
-
-    def without(given: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in given.items() if key not in INCIDENTAL}
-
-    return json.dumps(json.loads(content, object_hook=without), sort_keys=True).encode()
 
 
 # ------------------------------------------------------------------------------- on the other machine
@@ -213,7 +211,7 @@ def start_keepers(
     options = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
     return [
         ray.remote(_PlacedKeeper)
-        .options(name=_name(number), namespace=namespace, **options)
+        .options(name=f"server-{number}", namespace=namespace, **options)
         .remote(token, gpus, tuple(program))
         for number in range(count)
     ]
@@ -225,10 +223,6 @@ class _PlacedKeeper(ServerKeeper):
     def __init__(self, token: str, gpus: int, program: Sequence[str]) -> None:
         super().__init__(token, own_address(), gpus, program)
         processes.end_with(os.getppid())  # the node's raylet
-
-
-def _name(number: int) -> str:
-    return f"server-{number}"
 
 
 # -------------------------------------------------------------------------------------------- in a rank
@@ -245,7 +239,7 @@ def fleet_of(count: int, namespace: str) -> KeptServers:
         UserError: none of them answers.
     """
     ray = import_extra("ray", "ray")
-    keepers = [_asker(ray, ray.get_actor(_name(number), namespace)) for number in range(count)]
+    keepers = [_asker(ray, ray.get_actor(f"server-{number}", namespace)) for number in range(count)]
     deadline = time.monotonic() + PLACE_S
     while time.monotonic() < deadline:
         for keeper in keepers:
