@@ -55,7 +55,7 @@ def test_the_longest_rollout_is_what_the_limits_allow(made, limits, turns):
     bench = bench_of(made, Hf(), **limits)
     prompt = longest_of(bench)
     assert prompt is bench.prompts[1]
-    said = write_longest(bench.config, bench, prompt)
+    said, _ = write_longest(bench.config, bench, prompt)
     assert len(said.turns) == turns
     assert len(said.token_ids) == 6 * turns
     assert sum(len(segment.media) for segment in said.segments) == turns - 1
@@ -75,7 +75,7 @@ def test_a_narrower_engine_is_told_in_one_line(made):
 def test_the_forecast_counts_what_is_shown(made):
     bench = bench_of(made, Hf(), max_turns=3)
     prompt, config = bench.prompts[1], bench.config
-    whole = write_longest(config, bench, prompt)
+    whole, _ = write_longest(config, bench, prompt)
     found = memory_forecast.measure_activations(config, made, prompt, 4, whole)[0]
     rollouts = Rollouts(PromptBatch((prompt,) * 2), ((whole, whole),) * 2)
     (micro,) = packed(rollouts).micro

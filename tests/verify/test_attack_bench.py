@@ -14,7 +14,7 @@ from vlmrl.answers import templates
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
 from vlmrl.features.verify import attack_bench
-from vlmrl.features.verify.attack_bench import Report, verify, verify_shipped
+from vlmrl.features.verify.attack_bench import Report, verify
 from vlmrl.features.verify.attacks import ATTACKS
 from vlmrl.features.verify.audit_table import tables
 from vlmrl.features.verify.reference_answers import examples, lay_out, state_honestly
@@ -111,10 +111,10 @@ def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
         # A frozen model that answers whatever it is told: its verifier pays for no attack either.
         model = {"name": "frozen", "url": start(answer_the_hint).url, "model": "m"}
         needed["downstream"] = {"model": model, "of": "exact", "confidence": False, "media": False}
-        reports = list(verify_shipped(needed))
-    laws = {name: plugins.load("verifier", name).laws for name in plugins.names("verifier")}
-    of_texts = [name for name, own in laws.items() if not own.needs_a_run]
-    assert [report.verifier for report in reports] == of_texts
+        names = plugins.names("verifier")
+        of_texts = [n for n in names if not plugins.load("verifier", n).laws.needs_a_run]
+        configs = [RewardConfig(verifier=n, options=needed.get(n, {})) for n in of_texts]
+        reports = [verify(config) for config in configs]
     found = [f"{r.verifier}: {f.attack}: {f.problem} {f.text}" for r in reports for f in r.findings]
     assert found == []
     silent = [report.verifier for report in reports if sum(report.tried.values()) < 40]

@@ -44,25 +44,11 @@ def longest_of(bench: Bench) -> Prompt | None:
     return max(acting, key=lambda prompt: len(prompt.encoded.ids), default=None)
 
 
-def write_longest(config: Config, bench: Bench, prompt: Prompt) -> Completion:
-    """Return a rollout of full-length turns, as many as fit, with an image like the prompt's in between."""
-    return _write(config, bench, prompt)[0]
+def write_longest(config: Config, bench: Bench, prompt: Prompt) -> tuple[Completion, Prompt]:
+    """Return a rollout of full-length turns, as many as fit, and the prompt of its last turn.
 
-
-def require_engine_room(bench: Bench, prompt: Prompt) -> CheckResult | None:
-    """Say in one line where the engine's limits end a rollout before those of the config do."""
-    assert isinstance(bench.options, Driver)
-    _, last = _write(bench.config.at(0), bench, prompt)
-    try:
-        bench.options.inner.require_room(bench.policy, last, bench.config.at(0).rollout.max_tokens)
-    except UserError as error:
-        text = f"rollout.turns allows more than the engine takes, which ends rollouts: {error}"
-        return CheckResult("warn", "turns", text)
-    return None
-
-
-def _write(config: Config, bench: Bench, prompt: Prompt) -> tuple[Completion, Prompt]:
-    """Return such a rollout, and the prompt of its last turn."""
+    Between its turns an image like the prompt's is shown.
+    """
     policy, limits, turn = bench.policy, config.rollout.turns, config.rollout.max_tokens
     sampled = {"token_ids": (1,) * turn, "logprobs": (0.0,) * turn}
     reply = templates.completion("", prompt.sample.template, prompt.frame, **sampled)
@@ -79,6 +65,18 @@ def _write(config: Config, bench: Bench, prompt: Prompt) -> tuple[Completion, Pr
         last = trail.next_prompt()
         trail = trail.write(reply)
     return trail.finish(reply, "stop"), last
+
+
+def require_engine_room(bench: Bench, prompt: Prompt) -> CheckResult | None:
+    """Say in one line where the engine's limits end a rollout before those of the config do."""
+    assert isinstance(bench.options, Driver)
+    _, last = write_longest(bench.config.at(0), bench, prompt)
+    try:
+        bench.options.inner.require_room(bench.policy, last, bench.config.at(0).rollout.max_tokens)
+    except UserError as error:
+        text = f"rollout.turns allows more than the engine takes, which ends rollouts: {error}"
+        return CheckResult("warn", "turns", text)
+    return None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ def _forecast(bench: Bench, now: Config, kl: bool) -> Forecast:
     prompt, engine = longest_of(bench), bench.generator
     if prompt is None:
         return forecast(now, bench.policy, engine, bench.prompts, kl)
-    return forecast(now, bench.policy, engine, [prompt], kl, write_longest(now, bench, prompt))
+    return forecast(now, bench.policy, engine, [prompt], kl, write_longest(now, bench, prompt)[0])
 
 
 def _parity(bench: Bench) -> Parity:

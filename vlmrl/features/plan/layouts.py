@@ -56,18 +56,17 @@ class GpuLayout:
     def __str__(self) -> str:
         """Return the layout in one phrase."""
         how = self.strategy + (f", {self.replicas} replicas" if self.replicas > 1 else "")
-        phrases = [f"{self.trainers} train ({how})"]
-        if self.servers:
-            phrases.append(f"{self.servers} servers x {self.tensor_parallel}")
-        else:
-            phrases[0] = f"all {self.trainers} train and generate ({how})"
-        if self.sequence_parallel > 1:
-            phrases.append(f"sequences over {self.sequence_parallel}")
-        if self.staleness:
-            phrases.append(f"staleness {self.staleness}")
-        if self.checkpointing:
-            phrases.append("checkpointing")
-        return ", ".join(phrases)
+        train = (
+            f"{self.trainers} train" if self.servers else f"all {self.trainers} train and generate"
+        )
+        phrases = [
+            f"{train} ({how})",
+            f"{self.servers} servers x {self.tensor_parallel}" if self.servers else "",
+            f"sequences over {self.sequence_parallel}" if self.sequence_parallel > 1 else "",
+            f"staleness {self.staleness}" if self.staleness else "",
+            "checkpointing" if self.checkpointing else "",
+        ]
+        return ", ".join(filter(None, phrases))
 
     def keys(self) -> dict[str, Any]:
         """Return the keys of the config that say so, with their values."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig
 from vlmrl.errors import UserError
@@ -240,16 +239,6 @@ def verify(
     load = functools.partial(load_verifiers, (component.spec,))
     with DeadlinePool(WORKERS, load) as pool:
         return _verify(component, rows, pool, progress)
-
-
-def verify_shipped(options: Mapping[str, Mapping[str, Any]]) -> Iterator[Report]:
-    """Yield a report on every shipped verifier that reads texts by rules, ordered by name.
-
-    `options` gives, by name, the options of those that need some (a judge needs an endpoint).
-    """
-    for name in plugins.names("verifier"):
-        if not plugins.load("verifier", name).laws.needs_a_run:
-            yield verify(RewardConfig(verifier=name, options=dict(options.get(name, {}))))
 
 
 def _verify(
