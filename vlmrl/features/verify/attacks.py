@@ -386,8 +386,9 @@ def _look_alikes(case: Honest) -> list[str]:
 
 def _megabyte(case: Honest) -> list[str]:
     units = ("\n", "[[1,1,2,2],", '"', "0 ", "<answer>", "\\boxed{", "lorem ipsum ")
-    junk = ["[" * 10_000, *(unit * (MEGABYTE // len(unit)) for unit in units)]
-    return [*(lay_out(case.sample, text) for text in junk), junk[1], junk[5]]
+    junk = [unit * (MEGABYTE // len(unit)) for unit in units]
+    junk.insert(1, "[" * 10_000)
+    return [*(lay_out(case.sample, text) for text in junk), junk[0], junk[5]]
 
 
 def _media_tokens(case: Honest) -> list[str]:
