@@ -140,10 +140,12 @@ def _recover(row: CheckedRow) -> Sample:
     """Return what can be shown of a bad row: its medium, and its boxes as far as they lie in it."""
     boxes: list[Box | None] = []
     if row.decoded and isinstance(image := row.decoded[0], PilImage):
-        for place in row.stated:
+        for stated in row.stated:
             with contextlib.suppress(ValueError):  # not finite
-                if len(place.numbers) == 4:
-                    boxes.append(geometry.box(place.numbers, Frame(*image.size, place.frame.space)))
+                if len(stated.numbers) == 4:
+                    boxes.append(
+                        geometry.box(stated.numbers, Frame(*image.size, stated.frame.space))
+                    )
     inside = tuple(box for box in boxes if box is not None)
     truth = Truth(boxes=inside) if inside else Truth(none=True)
     return Sample(str(row.line["id"]), row.source.name, row.media, truth)
