@@ -28,17 +28,7 @@ _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
 NEIGHBOURS = 8
 """Other files of a folder that are tried before its disk is blamed."""
 # What a disk or a system at fault may say; whether it is at fault, only a trial tells.
-_SYSTEM = (
-    "EIO",
-    "EMFILE",
-    "ENFILE",
-    "ENOMEM",
-    "ESTALE",
-    "ENOTCONN",
-    "ENODEV",
-    "ENXIO",
-    "EREMOTEIO",
-)
+_SYSTEM = "EIO EMFILE ENFILE ENOMEM ESTALE ENOTCONN ENODEV ENXIO EREMOTEIO".split()
 
 
 class DiskError(OSError):

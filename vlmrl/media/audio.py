@@ -126,14 +126,14 @@ def _check_wav(stream: BinaryIO, name: str) -> None:
 def _open_soundfile(
     stream: BinaryIO, media: Media, config: AudioConfig
 ) -> tuple[Iterator[np.ndarray], int]:
-    """Return blocks of mono samples from the start of the wanted part on, and their rate.
-
-    Raises:
-        LibsndfileError: libsndfile does not know such files.
-    """
+    """Return blocks of mono samples from the start of the wanted part on, and their rate."""
     import soundfile
 
-    file = soundfile.SoundFile(_native(stream), closefd=False)
+    source: BinaryIO | int = stream
+    if not isinstance(stream, io.BytesIO):  # of a file its descriptor: no call here per read
+        source = stream.fileno()
+        os.lseek(source, 0, os.SEEK_SET)  # `seek` of a buffered stream need not move the file's own
+    file = soundfile.SoundFile(source, closefd=False)
     _check_header(media.name, file.samplerate, file.channels)
     known = file.frames < 2**62  # else a stream of unknown length
     first, last = _bounds(media, file.samplerate)
@@ -143,24 +143,12 @@ def _open_soundfile(
     return _soundfile_blocks(file, media.name, first, end, known), file.samplerate
 
 
-def _native(stream: BinaryIO) -> BinaryIO | int:
-    """Return what libsndfile reads fastest: of a file its descriptor, without a call here per read."""
-    if isinstance(stream, io.BytesIO):
-        return stream
-    number = stream.fileno()
-    os.lseek(number, 0, os.SEEK_SET)  # `seek` of a buffered stream need not move the file's own
-    return number
-
-
 def _mono(block: np.ndarray) -> np.ndarray:
     """Return the mean [N] over the channels of [N, C], by channel: numpy's is slow on short rows."""
-    if block.shape[1] == 1:
-        return block[:, 0]
-    total = block[:, 0] + block[:, 1]
-    for channel in range(2, block.shape[1]):
-        total += block[:, channel]
-    total /= block.shape[1]
-    return total
+    total = block[:, 0]
+    for channel in range(1, block.shape[1]):
+        total = total + block[:, channel]
+    return total / block.shape[1]
 
 
 def _soundfile_blocks(
@@ -233,7 +221,8 @@ def _av_blocks(
         block = np.concatenate([f.to_ndarray() for f in planes.resample(frame)], 1).mean(0)
         if at is None:
             at = round((_seconds(frame, frame.pts) - origin) * track.rate)
-            yield from _silence(at - first)
+            for start in range(first, at, BLOCK):
+                yield np.zeros(min(BLOCK, at - start), np.float32)
         begin, at = max(0, first - at), at + len(block)
         if last is not None and at >= last:
             yield block[begin : max(begin, len(block) - (at - last))]
@@ -244,11 +233,6 @@ def _av_blocks(
         raise MediaError(
             "{}: is cut off: ends at {:.2f} s, not {:.2f} s".format(media.name, *seconds)
         )
-
-
-def _silence(count: int) -> Iterator[np.ndarray]:
-    for start in range(0, count, BLOCK):
-        yield np.zeros(min(BLOCK, count - start), np.float32)
 
 
 # ------------------------------------------------------------------------------------ both paths

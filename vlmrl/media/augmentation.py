@@ -87,7 +87,6 @@ def _draw_crop(size: tuple[int, int], boxes: Sequence[Box], rng: random.Random) 
 
 
 def _kept(box: Box, region: Box) -> float:
-    """Return the share of a box that is inside a region."""
     wide = min(box.x2, region.x2) - max(box.x1, region.x1)
     high = min(box.y2, region.y2) - max(box.y1, region.y1)
     return max(0.0, wide) * max(0.0, high) / ((box.x2 - box.x1) * (box.y2 - box.y1))
@@ -106,7 +105,6 @@ def _moved(box: Box, x1: float, y1: float, x2: float, y2: float) -> Box:
 
 
 def _jitter(image: PilImage, rng: random.Random) -> PilImage:
-    """Shift the light and the colours of an image."""
     for kind in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
         image = kind(image).enhance(rng.uniform(*LIGHT))
     tints = np.array([rng.uniform(*TINTS) for _ in range(3)], dtype=np.float32)

@@ -234,7 +234,6 @@ def _decode_plain(sample: Sample, access: Access, reading: Reading) -> list[Deco
 
 
 def _decode_any(sample: Sample, access: Access, reading: Reading) -> list[Decoded]:
-    """Decode a sample of any media, however long that takes and however much memory."""
     _check_bytes(sample, access)
     images = [medium for medium in sample.media if medium.kind == "image"]
     shown = _decode_images(((open_media(m, access), m.name) for m in images), reading)

@@ -8,7 +8,6 @@ this machine or a private network, whatever a host name resolves to.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import http.client
 import ipaddress
@@ -16,6 +15,7 @@ import os
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -99,8 +99,7 @@ def _opener(allow_private: bool) -> urllib.request.OpenerDirector:
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _Redirects(),
-        _Http(allow_private),
-        _Https(allow_private),
+        _Public(allow_private),
     ):
         opener.add_handler(handler)
     return opener
@@ -119,24 +118,18 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Public(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def __init__(self, allow_private: bool) -> None:
         super().__init__()
-        self._connection = functools.partial(_Connection, allow_private=allow_private)
+        self._allow_private = allow_private
 
     def http_open(self, req: Any) -> Any:
         """See `HTTPHandler`."""
-        return self.do_open(self._connection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, allow_private: bool) -> None:
-        super().__init__()
-        self._connection = functools.partial(_SecureConnection, allow_private=allow_private)
+        return self.do_open(partial(_Connection, allow_private=self._allow_private), req)
 
     def https_open(self, req: Any) -> Any:
         """See `HTTPSHandler`."""
-        return self.do_open(self._connection, req)
+        return self.do_open(partial(_SecureConnection, allow_private=self._allow_private), req)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -150,15 +143,8 @@ class _Connection(http.client.HTTPConnection):
         _check_peer(self, self._allow_private)
 
 
-class _SecureConnection(http.client.HTTPSConnection):
-    def __init__(self, *arguments: Any, allow_private: bool, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._allow_private = allow_private
-
-    def connect(self) -> None:
-        """Connect, and go no further where the address is not allowed."""
-        super().connect()
-        _check_peer(self, self._allow_private)
+class _SecureConnection(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
 
 
 def _check_peer(connection: http.client.HTTPConnection, allow_private: bool) -> None:

@@ -37,12 +37,11 @@ class Timeline:
     def fps(self) -> float:
         """Frames per second: the container's where the stamps agree with it, else the mean."""
         count = len(self.stamps)
-        mean = count / self.end if self.end > 0 else 1.0
         if self.rate > 0 and self.is_even(self.rate):
             return self.rate
         if count > 1 and self.is_even(step := (count - 1) / float(self.stamps[-1])):
             return step
-        return mean
+        return count / self.end if self.end > 0 else 1.0
 
     def is_even(self, fps: float) -> bool:
         """Return whether all frames are on a grid of this rate."""

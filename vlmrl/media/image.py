@@ -232,7 +232,8 @@ def decode_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> I
     try:
         pixels = _decode_jpeg(stream, image) if image.format in _JPEG else image
         pixels.load()
-        rgb = to_rgb(_turn(pixels, _orientation(image)))
+        turn = _TURNS.get(_orientation(image))
+        rgb = to_rgb(pixels if turn is None else pixels.transpose(turn))
     except DAMAGE as error:
         raise refusal(name, error) from error
     rgb.info = {}
@@ -265,9 +266,8 @@ def open_image(stream: BinaryIO, name: str, max_pixels: int = MAX_PIXELS) -> Ima
     readable = [f for f in FORMATS if f in Image.OPEN]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # our own limit is lower
+            # Our own limit is lower.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(stream, formats=readable)
     except DAMAGE as error:
         raise refusal(name, error) from error
@@ -288,7 +288,11 @@ def _check_structure(stream: BinaryIO, name: str) -> None:
     if start == _PNG:
         _check_png(stream, name)
     elif start[:1] == b"P":
-        _check_netpbm(start + stream.read(MAX_COMMENTS - len(start)), name)
+        head = start + stream.read(MAX_COMMENTS - len(start))
+        # magic number, width, height, and what follows
+        words = _COMMENT.sub(b"", head).split(maxsplit=3)
+        if len(head) == MAX_COMMENTS and len(words) < 4:
+            raise MediaError(f"{name}: has more than {MAX_COMMENTS} bytes of comments")
     stream.seek(begin)
 
 
@@ -306,14 +310,6 @@ def _check_png(stream: BinaryIO, name: str) -> None:
             return
 
 
-def _check_netpbm(head: bytes, name: str) -> None:
-    words = _COMMENT.sub(b"", head).split(
-        maxsplit=3
-    )  # magic number, width, height, and what follows
-    if len(head) == MAX_COMMENTS and len(words) < 4:
-        raise MediaError(f"{name}: has more than {MAX_COMMENTS} bytes of comments")
-
-
 def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
     """Return the pixels of a JPEG; where libjpeg warns of damage, raise ValueError with its warning."""
     stream.seek(0)
@@ -325,12 +321,6 @@ def _decode_jpeg(stream: BinaryIO, image: Image.Image) -> Image.Image:
     if image.mode not in _SPACES:  # decoded for its warnings; Pillow knows Adobe's inversion
         return image
     return Image.fromarray(pixels[:, :, 0] if image.mode == "L" else pixels)
-
-
-def _turn(image: Image.Image, orientation: int) -> Image.Image:
-    """Return the image as it is meant to be seen."""
-    turn = _TURNS.get(orientation)
-    return image if turn is None else image.transpose(turn)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -345,7 +335,11 @@ def _orientation(image: Image.Image) -> int:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return 8-bit RGB, transparency on white; raise ValueError for values without a defined white."""
     if image.mode in _SIXTEEN_BIT:
-        return _from_sixteen_bit(image)
+        values = np.asarray(image).astype(np.uint16)  # native byte order
+        hidden = image.info.get("transparency")
+        return _gray(
+            values / 257 if hidden is None else np.where(values == hidden, 255.0, values / 257)
+        )
     if image.mode == "I" and image.format == "PPM":  # Pillow scales its values to 16 bit
         return _gray(np.asarray(image) / 257)
     if image.mode == "F":
@@ -361,13 +355,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
         layer = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, _WHITE), layer).convert("RGB")
     return image if type(image) is Image.Image and image.mode == "RGB" else image.convert("RGB")
-
-
-def _from_sixteen_bit(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.uint16)  # native byte order
-    gray = values / 257
-    hidden = image.info.get("transparency")
-    return _gray(gray if hidden is None else np.where(values == hidden, 255.0, gray))
 
 
 def _gray(values: np.ndarray) -> Image.Image:

@@ -96,7 +96,10 @@ def open_reader(media: Media, access: Access, max_frames: int) -> Reader:
         raise MediaError("the file is empty")
     if not _begins(head, _BEGINNINGS):
         raise MediaError(f"not a video we read; it begins with {head!r}")
-    return _open_container(source, max_frames)
+    try:
+        return _Decord(source)
+    except _refusals():
+        return _PyAv(source, max_frames)
 
 
 def _begins(head: bytes, known: Sequence[tuple[int, bytes]]) -> bool:
@@ -104,14 +107,6 @@ def _begins(head: bytes, known: Sequence[tuple[int, bytes]]) -> bool:
 
 
 # ------------------------------------------------------------------------------- decord and PyAV
-
-
-def _open_container(source: str | io.BytesIO, max_frames: int) -> Reader:
-    """Open a file with decord, and if that refuses it, with PyAV."""
-    try:
-        return _Decord(source)
-    except _refusals():
-        return _PyAv(source, max_frames)
 
 
 def check_count(count: int, max_frames: int) -> None:
@@ -129,8 +124,6 @@ def _refusals() -> tuple[type[Exception], ...]:
 
 
 class _Decord:
-    """Frames by decord, which seeks."""
-
     has_no_audio = False
 
     def __init__(self, source: str | io.BytesIO) -> None:
