@@ -21,10 +21,10 @@ from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import locate
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE
-from vlmrl.data.row_forms import place_media
+from vlmrl.data.row_forms import LISTS, place_media
 from vlmrl.errors import UserError
 from vlmrl.media.access import reference
-from vlmrl.parts.layouts.row_forms import COLUMNS, media_columns, read_turns
+from vlmrl.parts.layouts.row_forms import media_columns, read_turns
 from vlmrl.plugins import nearest
 from vlmrl.schema import Demo, Media, MediaKind, Sample, Truth
 
@@ -35,7 +35,7 @@ from vlmrl.schema import Demo, Media, MediaKind, Sample, Truth
 # key states the question, it is what both lists of turns begin with.
 
 
-KEYS = ("id", "question", "better", "worse", "first", "second", "preferred", *COLUMNS)
+KEYS = ("id", "question", "better", "worse", "first", "second", "preferred", *LISTS)
 """What a column can hold: the better and the worse answer, or two and which one is preferred."""
 QUESTIONS = ("question", "prompt", "query", "problem")
 """Keys of the question beside `chosen` and `rejected`, the first that a row has being taken."""
@@ -102,7 +102,7 @@ def read_pair(row: Row, columns: Mapping[str, str]) -> PreferencePair:
 
 def _mapped(row: Row, columns: Mapping[str, str]) -> PreferencePair:
     values = {key: row.get(column) for key, column in columns.items()}
-    media = media_columns({key: values[key] for key in COLUMNS if key in values})
+    media = media_columns({key: values[key] for key in LISTS if key in values})
     question = _text(values.get("question", ""), columns.get("question", "question"))
     if "better" in columns:
         answers = [_text(values[key], columns[key]) for key in ("better", "worse")]
@@ -163,11 +163,11 @@ def _question(
     first = turns[0] if isinstance(turns, list) and turns else {}
     names = ("from", "value") if "from" in first else ("role", "content")
     ours, _ = read_turns(turns, media, key, *names)
-    kept = {kind: list(ours[kind]) for kind in COLUMNS if ours.get(kind)}
+    kept = {kind: list(ours[kind]) for kind in LISTS if ours.get(kind)}
     history = ours["history"] or []
     if not history and not ours["system"]:
         return ours["question"], kept
-    for kind, (several, _) in COLUMNS.items():
+    for kind, several in LISTS.items():
         earlier = [value for turn in history for value in turn.get(several, [])]
         if earlier:
             kept[kind] = earlier + kept.get(kind, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree
@@ -141,15 +141,12 @@ def ask(task: str, names: Sequence[str], present: Sequence[str]) -> str:
     """Return the question for the objects of an image, which names the classes."""
     listed = names if len(names) <= MAX_NAMED else list(dict.fromkeys(present))
     verb = VERBS.get(task, "Detect")
-    return (
-        f"{verb} all objects of these classes: {', '.join(listed)}."
-        if listed
-        else (f"{verb} all objects.")
-    )
+    of = f" of these classes: {', '.join(listed)}" if listed else ""
+    return f"{verb} all objects{of}."
 
 
 def annotated(
-    task: str, boxes: Sequence[Any], labels: Sequence[str], masks: Sequence[Any]
+    task: str, boxes: Iterable[Any], labels: Sequence[str], masks: Sequence[Any]
 ) -> dict[str, Any]:
     """Return boxes with their labels (xyxy), or masks, under our keys; an empty list is "nothing here"."""
     if task == "segmentation":
@@ -168,6 +165,22 @@ def numbers(value: Any, key: str, count: int | None = None) -> list[float]:
         wanted = "a list of" if count is None else count
         raise UserError(f"key {key!r}: expected {wanted} numbers, got {value!r:.60}")
     return [float(n) for n in value]
+
+
+def around(corners: Iterable[Sequence[float]]) -> list[float]:
+    """Return the box (xyxy) around corners (x, y)."""
+    xs, ys = zip(*corners, strict=True)
+    return [min(xs), min(ys), max(xs), max(ys)]
+
+
+def xyxy(stated: Any, key: str) -> list[float]:
+    """Return the box that is stated as its left upper corner, width and height.
+
+    Raises:
+        UserError: it is no four numbers; the message names the key.
+    """
+    x, y, width, height = numbers(stated, key, 4)
+    return [x, y, x + width, y + height]
 
 
 def mask_of(polygons: Sequence[Sequence[float]], height: int, width: int) -> Any:

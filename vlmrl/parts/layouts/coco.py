@@ -26,6 +26,7 @@ from vlmrl.parts.layouts.annotated_objects import (
     one_split,
     root_of,
     run_lengths,
+    xyxy,
 )
 
 # --------------------------------------------------------------------------------------------------
@@ -70,21 +71,20 @@ class CocoIndex:
         images = _items(place, "images")
         annotations = _items(place, "annotations")
         numbers = {name: n for n, name in enumerate(_field(place, "images", images, _Named))}
-        owners = np.fromiter(
-            (
-                numbers.get(owner, len(images))
-                for owner in _field(place, "annotations", annotations, _Owned)
-            ),
-            np.int32,
-            len(annotations),
-        )
-        _warn_of_orphans(place, owners == len(images), annotations)
+        stated = _field(place, "annotations", annotations, _Owned)
+        places = (numbers.get(owner, len(images)) for owner in stated)
+        owners = np.fromiter(places, np.int32, len(annotations))
+        orphans = owners == len(images)
+        if orphans.any():  # of a subset's other images, or wrong ids
+            stated = text_rows.load(annotations[int(orphans.argmax())]).get("image_id")
+            log.warning(
+                "%s: %d of %d annotations are left out: no image has their `image_id` (%r, for one)",
+                *(place.path, orphans.sum(), len(orphans), stated),
+            )
         order = np.argsort(owners, kind="stable").astype(np.int32)
         starts = np.searchsorted(owners[order], np.arange(len(images) + 1))
         first = text_rows.load(annotations[0]) if annotations else {}
-        listed = (
-            text_rows.load(place.document["categories"]) if "categories" in place.document else []
-        )
+        listed = text_rows.load(place.document.get("categories", Raw(b"[]")))
         names = {c.get("id"): str(c.get("name")) for c in listed if isinstance(c, Mapping)}
         return cls(images, annotations, order, starts, first, names)
 
@@ -102,26 +102,12 @@ class CocoRows(Sequence[Mapping[str, Any]]):
         return len(self._kept)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the image at an index with its annotations."""
         at, held = self._kept[index], self._index
         image = text_rows.load(held.images[at])
         own = held.order[held.starts[at] : held.starts[at + 1]]
         objects = [text_rows.load(held.annotations[number]) for number in own]
-        return {
-            "image": image,
-            "objects": objects,
-            WHERE: f"{self._name} image {image.get('id')}",
-        }
-
-
-def _warn_of_orphans(place: DataPlace, orphans: np.ndarray, annotations: Sequence[Raw]) -> None:
-    """Say how many annotations belong to no image: those of a subset's other images, or wrong ids."""
-    if orphans.any():
-        first = text_rows.load(annotations[int(orphans.argmax())])
-        log.warning(
-            "%s: %d of %d annotations are left out: no image has their `image_id` (%r, for one)",
-            place.path, orphans.sum(), len(orphans), first.get("image_id"),
-        )  # fmt: skip
+        where = f"{self._name} image {image.get('id')}"
+        return {"image": image, "objects": objects, WHERE: where}
 
 
 def _items(place: DataPlace, key: str) -> Sequence[Raw]:
@@ -132,7 +118,6 @@ def _items(place: DataPlace, key: str) -> Sequence[Raw]:
 
 
 def _field(place: DataPlace, key: str, items: Sequence[Raw], of: type[msgspec.Struct]) -> Any:
-    """Yield the one field of each item."""
     decode = msgspec.json.Decoder(of).decode
     (name,) = of.__struct_fields__
     for number, item in enumerate(items):
@@ -214,21 +199,28 @@ class Coco(Layout):
             "box_space": "pixel",
         }
         if task == "caption":
+            question = self.question or "Describe the image in one sentence."
             answers = [_get(o, "caption", str) for o in objects]
-            return {
-                **common,
-                "question": self.question or "Describe the image in one sentence.",
-                "answer": answers,
-            }
+            return {**common, "question": question, "answer": answers}
         single = [o for o in objects if not o.get("iscrowd")]
         common["meta"] = {"crowds": len(objects) - len(single)}
         if task == "keypoints":
-            people = [_keypoints(o) for o in single if o.get("num_keypoints", 1)]
+            people = []
+            for person in (o for o in single if o.get("num_keypoints", 1)):
+                spots = numbers(person.get("keypoints"), "keypoints")
+                area = person.get("area")
+                people.append({"keypoints": spots, **({} if area is None else {"area": area})})
             question = self.question or "Find the keypoints of every person."
             return {**common, "question": question, "keypoints": people}
         names = index.names
-        labels = [_label(o, names) for o in single]
-        boxes = [_box(o) for o in single]
+        labels = []
+        for number in (o.get("category_id") for o in single):
+            if number not in names:
+                raise UserError(
+                    f"key 'category_id': expected an id of `categories`, got {number!r:.60}"
+                )
+            labels.append(names[number])
+        boxes = [xyxy(o.get("bbox"), "bbox") for o in single]
         masks = [_mask(o, image) for o in single] if task == "segmentation" else []
         question = self.question or ask(task, list(names.values()), labels)
         return {**common, "question": question, **annotated(task, boxes, labels, masks)}
@@ -254,18 +246,6 @@ def _get(annotation: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _label(annotation: Mapping[str, Any], names: Mapping[Any, str]) -> str:
-    number = annotation.get("category_id")
-    if number not in names:
-        raise UserError(f"key 'category_id': expected an id of `categories`, got {number!r:.60}")
-    return names[number]
-
-
-def _box(annotation: Mapping[str, Any]) -> list[float]:
-    x, y, width, height = numbers(annotation.get("bbox"), "bbox", 4)
-    return [x, y, x + width, y + height]
-
-
 def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
     key = "segmentation"
     stated = annotation.get(key)
@@ -278,9 +258,3 @@ def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
             return run_lengths(stated)
         return {"size": stated["size"], "counts": stated["counts"]}
     raise UserError(f"key {key!r}: expected polygons or run lengths, got {stated!r:.60}")
-
-
-def _keypoints(annotation: Mapping[str, Any]) -> dict[str, Any]:
-    spots = numbers(annotation.get("keypoints"), "keypoints")
-    area = annotation.get("area")
-    return {"keypoints": spots, **({} if area is None else {"area": area})}

@@ -16,6 +16,7 @@ from vlmrl.errors import UserError
 from vlmrl.parts.layouts.annotated_objects import (
     XmlParts,
     annotated,
+    around,
     ask,
     attribute,
     locate,
@@ -89,28 +90,27 @@ class Cvat(Layout):
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         element = row["element"]
-        size = int(attribute(element, "height")), int(attribute(element, "width"))
+        height, width = (int(attribute(element, key)) for key in ("height", "width"))
         shapes = [s for s in element if s.tag in (POINTS if self.task == "points" else EXTENDED)]
         labels = [str(shape.get("label")) for shape in shapes]
-        return {
-            "id": element.get("name"),
-            "image": locate(place.media_home, element.get("name"), "name"),
-            "height": size[0],
-            "width": size[1],
-            "question": self.question or ask(self.task, row["names"], labels),
-            "box_space": "pixel",
-            **self._truth(shapes, labels, size),
-            "meta": {"others": len(element) - len(shapes)},
-        }
-
-    def _truth(self, shapes: list[Any], labels: list[str], size: tuple[int, int]) -> dict[str, Any]:
         if self.task == "points":
             pairs = zip(shapes, labels, strict=True)
             spots = [{"point": [*at], "label": name} for s, name in pairs for at in _points(s)]
-            return {"points": spots}
-        masks = [_mask(s, size) for s in shapes] if self.task == "segmentation" else []
-        boxes = [] if self.task == "segmentation" else [_box(s) for s in shapes]
-        return annotated(self.task, boxes, labels, masks)
+            truth: dict[str, Any] = {"points": spots}
+        elif self.task == "segmentation":
+            truth = {"masks": [_mask(shape, (height, width)) for shape in shapes]}
+        else:
+            truth = annotated(self.task, map(_box, shapes), labels, [])
+        return {
+            "id": element.get("name"),
+            "image": locate(place.media_home, element.get("name"), "name"),
+            "height": height,
+            "width": width,
+            "question": self.question or ask(self.task, row["names"], labels),
+            "box_space": "pixel",
+            **truth,
+            "meta": {"others": len(element) - len(shapes)},
+        }
 
 
 class ImageRows(Sequence[Mapping[str, Any]]):
@@ -123,7 +123,6 @@ class ImageRows(Sequence[Mapping[str, Any]]):
         return len(self._parts.places["image"][0])
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the image at an index."""
         element = self._parts.read("image", range(len(self))[index])
         where = f"{self._file} image {element.get('name')}"
         return {"element": element, "names": list(self._names), WHERE: where}
@@ -137,8 +136,7 @@ def _file(place: DataPlace) -> Path | None:
 
 def _box(shape: Any) -> list[float]:
     if shape.tag == "polygon":
-        xs, ys = zip(*_points(shape), strict=True)
-        return [min(xs), min(ys), max(xs), max(ys)]
+        return around(_points(shape))
     if shape.tag == "mask":
         left, top, width, height = (attribute(shape, k) for k in ("left", "top", "width", "height"))
         return [left, top, left + width, top + height]

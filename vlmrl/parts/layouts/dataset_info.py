@@ -94,11 +94,6 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: it cannot be read.
-        """
         row = self._rows[index]
         renamed = {ours: row[theirs] for ours, theirs in self._columns.items() if theirs in row}
         if self._chat and isinstance(renamed.get("conversations"), list):
@@ -106,7 +101,6 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
         return {"row": {**renamed, "id": row.get("id")}, "reader": self._reader, WHERE: row[WHERE]}
 
     def _turn(self, turn: Any) -> Any:
-        """Return a turn under the default tags."""
         if not isinstance(turn, Mapping):
             return turn
         tag_value = turn.get(self._tags.get("role_tag", "from"))

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
-from vlmrl.parts.layouts.annotated_objects import Task, annotated, ask, locate, numbers
+from vlmrl.parts.layouts.annotated_objects import Task, annotated, around, ask, locate, numbers
 
 TYPES = {"rectanglelabels": "rectanglelabels", "polygonlabels": "polygonlabels"}
 """Types of results that are read; the key of their labels is the same."""
@@ -53,14 +53,12 @@ class LabelStudio(Layout):
         results = [r for r in every if str(r.get("type")).endswith("labels")]
         labels = [_label(result) for result in results]
         outlines = [_outline(result) for result in results]
-        masks = outlines if self.task == "segmentation" else []
-        boxes = [_around(outline) for outline in outlines]
         return {
             "id": row.get("id"),
             "image": locate(place.media_home, _image(row), "data"),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
             "box_space": "norm1",
-            **annotated(self.task, boxes, labels, masks),
+            **annotated(self.task, map(around, outlines), labels, outlines),
             "meta": {"others": len(every) - len(results)},
         }
 
@@ -75,7 +73,6 @@ def _is_regions(value: Any) -> bool:
 
 
 def _short_results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the regions of a row of JSON-MIN in the form of JSON."""
     values = [value for regions in row.values() if _is_regions(regions) for value in regions]
     kinds = [next(key for key in value if key.endswith("labels")) for value in values]
     return [{"type": kind, "value": value} for kind, value in zip(kinds, values, strict=True)]
@@ -98,8 +95,7 @@ def _image(row: Mapping[str, Any]) -> str:
     texts = [value for value in data.values() if isinstance(value, str)]
     if not texts:
         raise UserError(f"key 'data': expected the address of an image, got {data!r:.60}")
-    stated = data.get("image", texts[0])
-    address = urlsplit(str(stated))
+    address = urlsplit(str(data.get("image", texts[0])))
     return parse_qs(address.query).get("d", [address.path])[0]
 
 
@@ -125,7 +121,6 @@ def _label(result: Mapping[str, Any]) -> str:
 
 
 def _outline(result: Mapping[str, Any]) -> list[list[float]]:
-    """Return the corners in shares of the image."""
     value = _value(result)
     if result.get("type") == "polygonlabels":
         points = value.get("points")
@@ -137,8 +132,3 @@ def _outline(result: Mapping[str, Any]) -> list[list[float]]:
     stated = [value.get(key) for key in ("x", "y", "width", "height")]
     x, y, width, height = (n / 100 for n in numbers(stated, "value", 4))
     return [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
-
-
-def _around(corners: list[list[float]]) -> list[float]:
-    xs, ys = zip(*corners, strict=True)
-    return [min(xs), min(ys), max(xs), max(ys)]

@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
-from vlmrl.parts.layouts.annotated_objects import Task, annotated, ask, locate, numbers, one_split
+from vlmrl.parts.layouts.annotated_objects import (
+    Task,
+    annotated,
+    around,
+    ask,
+    locate,
+    numbers,
+    one_split,
+)
 
 SHAPES = ("rectangle", "polygon")
 
@@ -68,7 +76,6 @@ class Labelme(Layout):
         shapes = [s for s in tree["shapes"] if s.get("shape_type", "polygon") in SHAPES]
         labels = [str(shape.get("label")) for shape in shapes]
         outlines = [_outline(shape) for shape in shapes]
-        masks = outlines if self.task == "segmentation" else []
         return {
             "id": file.relative_to(place.path).with_suffix("").as_posix(),
             "image": _image(file, tree, place.media_home),
@@ -76,7 +83,7 @@ class Labelme(Layout):
             "width": tree.get("imageWidth"),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
             "box_space": "pixel",
-            **annotated(self.task, [_around(o) for o in outlines], labels, masks),
+            **annotated(self.task, map(around, outlines), labels, outlines),
             "meta": {"others": len(tree["shapes"]) - len(shapes)},
         }
 
@@ -111,10 +118,5 @@ def _outline(shape: Mapping[str, Any]) -> list[list[float]]:
     corners = [numbers(point, "points", 2) for point in points]
     if least == 3:
         return corners
-    x1, y1, x2, y2 = _around(corners)
+    x1, y1, x2, y2 = around(corners)
     return [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
-
-
-def _around(corners: list[list[float]]) -> list[float]:
-    xs, ys = zip(*corners, strict=True)
-    return [min(xs), min(ys), max(xs), max(ys)]

@@ -63,18 +63,12 @@ class MsSwift(Layout):
         if not isinstance(objects, Mapping) or not isinstance(objects.get("bbox"), list):
             raise UserError(f"key 'objects': expected an object with bbox, got {objects!r:.60}")
         names = [str(name) for name in objects.get("ref") or []]
-        question, used = _named(ours["question"], names)
+        used, left = ours["question"].count(_REF), iter(names)
+        if used > len(names):
+            raise UserError(f"key 'objects.ref': expected {used} names or more, got {len(names)}")
+        question = re.sub(_REF, lambda _: next(left), ours["question"])
         stated = {"id": row.get("id"), **ours, "question": question}
         return {**stated, **_places(objects, names, used, reply)}
-
-
-def _named(question: str, names: list[str]) -> tuple[str, int]:
-    """Return the question with the names of its objects, and how many names it took."""
-    count = question.count(_REF)
-    if count > len(names):
-        raise UserError(f"key 'objects.ref': expected {count} names or more, got {len(names)}")
-    left = iter(names)
-    return re.sub(_REF, lambda _: next(left), question), count
 
 
 def _places(

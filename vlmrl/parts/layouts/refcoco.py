@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from vlmrl.data.files.rows import Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
-from vlmrl.parts.layouts.annotated_objects import locate, numbers
+from vlmrl.parts.layouts.annotated_objects import locate, xyxy
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,23 @@ class Refcoco(Layout):
         texts = [s.get("raw", s.get("sent")) for s in listed or []] if copied else listed
         if not isinstance(texts, list) or not texts or not isinstance(texts[0], str):
             raise UserError(f"key {key!r}: expected a list of expressions, got {listed!r:.60}")
-        stated = _annotation(row).get("bbox") if copied else row.get("bbox")
-        x, y, width, height = numbers(stated, "bbox", 4)
+        annotation: Any = row
+        if copied:
+            value = row["raw_anns"]
+            try:
+                annotation = json.loads(value) if isinstance(value, str) else value
+            except ValueError as error:
+                raise UserError(f"key 'raw_anns': expected JSON, got {value!r:.60}") from error
+            if not isinstance(annotation, Mapping):
+                raise UserError(f"key 'raw_anns': expected an object, got {annotation!r:.60}")
+        image = row.get("image")
+        if copied:
+            image = locate(place.media_home, row["image_path"], "image_path")
         return {
             "id": row.get("ref_id", row.get("question_id")),
-            "image": locate(place.media_home, row["image_path"], "image_path")
-            if copied
-            else row.get("image"),
+            "image": image,
             "question": self.question.replace("{expression}", texts[0].strip()),
-            "boxes": [[x, y, x + width, y + height]],
+            "boxes": [xyxy(annotation.get("bbox"), "bbox")],
             "box_space": "pixel",
             "meta": {"expressions": texts},
         }
@@ -87,14 +95,3 @@ def _pickle(place: DataPlace) -> str | None:
     """Return the name of a file `refs(...).p`; None: there is none."""
     names = place.names if place.path.is_dir() else (place.path.name,)
     return next((n for n in names if re.fullmatch(r"(.*/)?refs\(\w+\)\.p", n)), None)
-
-
-def _annotation(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    value = row["raw_anns"]
-    try:
-        annotation = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise UserError(f"key 'raw_anns': expected JSON, got {value!r:.60}") from error
-    if not isinstance(annotation, Mapping):
-        raise UserError(f"key 'raw_anns': expected an object, got {annotation!r:.60}")
-    return annotation

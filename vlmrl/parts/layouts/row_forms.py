@@ -110,19 +110,11 @@ def _is_box(value: Any) -> bool:
 # The media columns of a row: one value or a list, under the names that published layouts use.
 
 
-COLUMNS = {
-    "image": ("images", "image"),
-    "video": ("videos", "video"),
-    "audio": ("audios", "audio"),
-}
-"""Kind of media -> names of its column, the first that a row has being taken."""
-
-
 def media_columns(row: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the media of a row by kind: image, video, audio; a kind that it has none of is left out."""
     columns = {}
-    for kind, names in COLUMNS.items():
-        values = [row[name] for name in names if row.get(name) not in (None, "", [])]
+    for kind, several in LISTS.items():
+        values = [row[name] for name in (several, kind) if row.get(name) not in (None, "", [])]
         if values:
             columns[kind] = values[0] if isinstance(values[0], list) else [values[0]]
     return columns
@@ -181,7 +173,10 @@ def read_turns(
         raise UserError(f"key {key!r}: expected a user's turn as the last question, got none")
     _share_out(media, talk, key)
     question = talk.pop()
-    history = [{"role": t.role, "content": t.text, **_lists(t)} for t in talk]
+    history = [
+        {"role": t.role, "content": t.text, **{LISTS[kind]: v for kind, v in t.media.items()}}
+        for t in talk
+    ]
     ours: dict[str, Any] = {"question": question.text, **question.media}
     return {**ours, "system": system[0] if system else None, "history": history or None}, reply
 
@@ -222,7 +217,6 @@ def _parts(role: str, content: list[Any], where: str) -> _Turn:
 
 
 def _share_out(media: Mapping[str, list[Any]], turns: list[_Turn], key: str) -> None:
-    """Give the row's own media to the turns that have marks for them."""
     for kind, values in media.items():
         wanted = [_MARK.findall(t.text).count(kind) - len(t.media.get(kind, [])) for t in turns]
         if values and not any(wanted):
@@ -237,7 +231,3 @@ def _share_out(media: Mapping[str, list[Any]], turns: list[_Turn], key: str) -> 
         for turn, count in zip(turns, wanted, strict=True):
             if count > 0:
                 turn.media[kind] = [*turn.media.get(kind, []), *(next(left) for _ in range(count))]
-
-
-def _lists(turn: _Turn) -> dict[str, Any]:
-    return {LISTS[kind]: values for kind, values in turn.media.items()}

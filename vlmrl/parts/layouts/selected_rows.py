@@ -42,23 +42,16 @@ class SelectedRows(Layout):
         truth = row.get("truth")
         if not isinstance(truth, Mapping):
             raise UserError(f"key 'truth': expected an object, got {truth!r:.60}")
-        ours: dict[str, Any] = {
-            key: row.get(key) for key in ("id", "question", "system", "history")
-        }
+        kept = ("id", "question", "system", "history")
+        ours: dict[str, Any] = {key: row.get(key) for key in kept}
         ours |= {kind: row[key] for kind, key in LISTS.items() if row.get(key)}
         named = {"image": "image_index", "text": "answer"}
         ours |= {named.get(str(kind), str(kind)): value for kind, value in truth.items()}
         if "boxes" in truth:
-            ours |= _boxes(truth["boxes"])
+            stated = truth["boxes"]
+            boxes: list[Any] = stated if isinstance(stated, list) else [None]
+            if not all(isinstance(box, Mapping) and "box" in box for box in boxes):
+                raise UserError(f"key 'truth.boxes': expected a list of boxes, got {stated!r:.60}")
+            ours["boxes"] = [box["box"] for box in boxes]
+            ours["box_labels"] = [box.get("label") for box in boxes]
         return {**ours, "box_space": "norm1"}
-
-
-def _boxes(stated: Any) -> dict[str, Any]:
-    if not isinstance(stated, list) or not all(
-        isinstance(b, Mapping) and "box" in b for b in stated
-    ):
-        raise UserError(f"key 'truth.boxes': expected a list of boxes, got {stated!r:.60}")
-    return {
-        "boxes": [box["box"] for box in stated],
-        "box_labels": [box.get("label") for box in stated],
-    }

@@ -82,13 +82,10 @@ class VTriune(Layout):
                 f"key {VERIFIER!r}: expected {' or '.join(VERIFIERS)}, got {named!r:.60}"
             )
         options = _detection_options(row) if named == "detection" else {}
+        weights = _weight(row, "accuracy_ratio", 1.0), _weight(row, "format_ratio", 0.1)
         stated: list[dict[str, Any]] = [
-            {
-                "verifier": VERIFIERS[named],
-                "weight": _weight(row, "accuracy_ratio", 1.0),
-                "options": options,
-            },
-            {"verifier": "format", "weight": _weight(row, "format_ratio", 0.1)},
+            {"verifier": VERIFIERS[named], "weight": weights[0], "options": options},
+            {"verifier": "format", "weight": weights[1]},
         ]
         return [reward for reward in stated if reward["weight"] > 0]
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
-from vlmrl.parts.layouts.annotated_objects import locate, numbers
+from vlmrl.parts.layouts.annotated_objects import locate, xyxy
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,18 @@ class VisualGenome(Layout):
         """Return a region under our keys."""
         region = row["region"]
         stated = [region.get(key) for key in ("x", "y", "width", "height")]
-        x, y, width, height = numbers(stated, "x, y, width, height", 4)
+        box = xyxy(stated, "x, y, width, height")
         phrase = region.get("phrase")
         if not isinstance(phrase, str) or not phrase.strip():
             raise UserError(f"key 'phrase': expected a text, got {phrase!r:.60}")
-        image = region.get("image_id", row["image"])
+        # `.jpg` as published, else a `.png` that someone made of it
+        name, home = region.get("image_id", row["image"]), place.media_home
+        images = [locate(home, f"{name}{suffix}", "image_id") for suffix in (".jpg", ".png")]
         return {
             "id": region.get("region_id"),
-            "image": _file(place, image),
+            "image": next((image for image in images if (home / image).is_file()), images[0]),
             "question": self.question.replace("{phrase}", phrase.strip()),
-            "boxes": [[x, y, x + width, y + height]],
+            "boxes": [box],
             "box_space": "pixel",
         }
 
@@ -82,11 +84,6 @@ class RegionRows(Sequence[Mapping[str, Any]]):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the region at an index.
-
-        Raises:
-            UserError: its image cannot be read.
-        """
         index = range(len(self))[index]
         at = bisect.bisect_right(self._ends, index)
         number = index - (self._ends[at - 1] if at else 0)
@@ -96,12 +93,8 @@ class RegionRows(Sequence[Mapping[str, Any]]):
             if not isinstance(image.get("regions"), list):
                 raise UserError(f"{image[WHERE]}: key 'regions': expected a list")
             self._last = (at, image)
-        region = image["regions"][number]
-        return {
-            "region": region,
-            "image": image.get("id"),
-            WHERE: f"{image[WHERE]} region {number}",
-        }
+        where = f"{image[WHERE]} region {number}"
+        return {"region": image["regions"][number], "image": image.get("id"), WHERE: where}
 
     def _count(self, at: int) -> int:
         try:
@@ -109,10 +102,3 @@ class RegionRows(Sequence[Mapping[str, Any]]):
         except UserError:
             return 1
         return len(regions) if isinstance(regions, list) else 1
-
-
-def _file(place: DataPlace, image: Any) -> str:
-    """Return the path of an image: `.jpg` as published, else a `.png` that someone made of it."""
-    home = place.media_home
-    candidates = [locate(home, f"{image}{suffix}", "image_id") for suffix in (".jpg", ".png")]
-    return next((name for name in candidates if (home / name).is_file()), candidates[0])

@@ -97,7 +97,10 @@ class VlmR1(Layout):
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         if "conversations" in row:
-            key, turns = "conversations", _written(row["conversations"])
+            key, turns = "conversations", row["conversations"]
+            # Replies may be a number or a list as well.
+            if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
+                turns = [{**turn, "value": _text(turn.get("value"))} for turn in turns]
         else:
             key = "solution"
             turns = [{"from": "human", "value": row.get("problem")}]
@@ -133,11 +136,8 @@ def _why(place: DataPlace) -> str | None:
     lines = place.path.suffix == ".jsonl" or any(n.endswith(".jsonl") for n in place.names)
     numbered = all(isinstance(row.get("id"), int) for row in place.head)
     short = all(len(row.get("conversations") or ()) == 2 for row in place.head)
-    return (
-        "JSONL of one question and answer each, `id` a number"
-        if lines and numbered and short
-        else None
-    )
+    fits = lines and numbered and short
+    return "JSONL of one question and answer each, `id` a number" if fits else None
 
 
 def _is_ours(row: Mapping[str, Any]) -> bool:
@@ -159,7 +159,6 @@ def _listed(place: DataPlace) -> list[Mapping[str, Any]]:
 
 
 def _cut(place: DataPlace, item: Mapping[str, Any]) -> Rows:
-    """Open a listed file, and keep the rows that its `sampling_strategy` says."""
     file = find_file(place.home, item["json_path"], "json_path")
     rows = open_rows(file, file_split(file))
     stated = item.get("sampling_strategy") or "all"
@@ -174,13 +173,6 @@ def _cut(place: DataPlace, item: Mapping[str, Any]) -> Rows:
     number = int(size.removesuffix("%"))
     count = min(len(rows), math.ceil(number * len(rows) / 100) if size[-1] == "%" else number)
     return RowsView(rows, range(count) if kind == "first" else range(len(rows) - count, len(rows)))
-
-
-def _written(turns: Any) -> Any:
-    """Return turns whose replies are texts: VLM-R1's may be a number or a list as well."""
-    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
-        return turns
-    return [{**turn, "value": _text(turn.get("value"))} for turn in turns]
 
 
 def _text(value: Any) -> str:

@@ -66,12 +66,8 @@ class Vlmevalkit(Layout):
         texts = multiple_choice.options_of([str(option) for option in options])
         truth = multiple_choice.choice_truth(texts, str(row.get("answer")))
         stated |= {"question": multiple_choice.with_options(question, texts)}
-        return {
-            **stated,
-            "choice": truth.choice,
-            "options": list(texts),
-            "answer": [*(truth.text or ())],
-        }
+        chosen = {"choice": truth.choice, "options": list(texts)}
+        return {**stated, **chosen, "answer": [*(truth.text or ())]}
 
     def _images(self, row: Mapping[str, Any], place: DataPlace) -> list[Any]:
         """Return the images of a row, which may stand in another row or in files."""

@@ -12,7 +12,7 @@ import yaml
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
-from vlmrl.parts.layouts.annotated_objects import annotated, ask, find_file, one_split
+from vlmrl.parts.layouts.annotated_objects import annotated, around, ask, find_file, one_split
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -71,7 +71,8 @@ class Yolo(Layout):
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         tree = _config(_config_file(place))
-        names = _names(tree)
+        names = tree["names"]
+        names = dict(names if isinstance(names, dict) else enumerate(names))
         task = self.task or ("keypoints" if "kpt_shape" in tree else "detection")
         shape = _keypoint_shape(tree) if task == "keypoints" else None
         path: Path = row["image"]
@@ -109,11 +110,6 @@ def _config(file: Path | None) -> Mapping[str, Any]:
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return tree if isinstance(tree, dict) else {}
-
-
-def _names(tree: Mapping[str, Any]) -> dict[int, str]:
-    names = tree["names"]
-    return dict(names) if isinstance(names, dict) else dict(enumerate(names))
 
 
 def _images(place: DataPlace, stated: Any) -> list[Path]:
@@ -178,8 +174,7 @@ def _parse(
 
 def _box(values: list[float]) -> list[float]:
     if len(values) > 4:
-        xs, ys = values[::2], values[1::2]
-        return [min(xs), min(ys), max(xs), max(ys)]
+        return around(zip(values[::2], values[1::2], strict=True))
     x, y, width, height = values
     return [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
 
