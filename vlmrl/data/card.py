@@ -14,7 +14,7 @@ path or bytes, and `vlmrl.truths.json_form.read` a `Truth` of its JSON form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -130,15 +130,12 @@ def select(card: Card, split: str) -> RowsView:
         raise UserError(f"split {split!r}: give both bounds in percent, or neither")
     low = int(start.rstrip("%") or 0) / 100
     high = int(stop.rstrip("%") or 100) / 100
-    return RowsView(rows, [i for i, x in enumerate(_shares(card, rows)) if low <= x < high])
-
-
-def _shares(card: Card, rows: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Yield a number in [0, 1) for each row, the same for all rows of a group."""
+    positions = []
     for position in range(len(rows)):
         try:
             group = card.group(rows[position])
         except UserError:  # a bad row is reported when it is loaded, not here
             group = None
-        key = f"row {position}" if group is None else group
-        yield uniform(key)
+        if low <= uniform(f"row {position}" if group is None else group) < high:
+            positions.append(position)
+    return RowsView(rows, positions)

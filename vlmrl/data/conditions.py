@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from vlmrl.data.files.rows import WHERE, Rows, narrowed, number
 from vlmrl.errors import UserError
@@ -79,8 +79,8 @@ class Condition:
             if isinstance(node.operand, ast.Constant):
                 inner = self._number(node.operand)
                 return lambda row: -inner(row)
-        elif isinstance(node, ast.Constant) and _is_number(node.value):
-            value: float = node.value
+        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+            value: Any = node.value
             return lambda _: value
         elif name := _column(node):
             self._columns.add(name)
@@ -112,12 +112,7 @@ def matching(rows: Rows, condition: Condition, name: str) -> list[int]:
     return positions
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return type(value) in (int, float)
-
-
 def _column(node: ast.expr) -> str:
-    """Return the name of a column; empty if it is none."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (above := _column(node.value)):

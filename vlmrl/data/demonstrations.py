@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from vlmrl.data.card import Card
 from vlmrl.data.files.rows import DEMO, Rows, RowsView, narrowed
-from vlmrl.data.ratings import MANIFEST
+from vlmrl.data.ratings import MANIFEST, whole_lines
 from vlmrl.errors import UserError
 from vlmrl.schema import Box, Demo, Frame, Truth
 from vlmrl.truths import prompting
@@ -145,21 +145,15 @@ def read_demonstrations(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int,
         UserError: the file cannot be read, or a line is none of it; names it. Those of the lines come
             while they are read.
     """
+    lines = whole_lines(path)
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    whole = [line for line in lines if line.endswith(b"\n")]
-    try:
-        manifest = json.loads(whole[0])[MANIFEST]
+        manifest = json.loads(next(lines)[1])[MANIFEST]
         known = manifest["written_by"] == "vlmrl data demonstrate"
-    except (IndexError, ValueError, KeyError, TypeError):
+    except (StopIteration, ValueError, KeyError, TypeError):
         known = False
     if not known:
         raise UserError(f"{path}:1: expected the manifest that `vlmrl data demonstrate` writes")
-    return manifest, (
-        (number, _read(path, number, line)) for number, line in enumerate(whole[1:], start=2)
-    )
+    return manifest, ((number, _read(path, number, line)) for number, line in lines)
 
 
 def with_demonstrations(
@@ -193,8 +187,6 @@ def with_demonstrations(
 
 
 class _Demonstrated(Sequence[Mapping[str, Any]]):
-    """All rows of a split; a row with a kept demonstration carries it."""
-
     def __init__(self, rows: Rows, found: Mapping[int, Demonstration]) -> None:
         self._rows, self._found = rows, found
 

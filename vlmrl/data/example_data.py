@@ -12,7 +12,7 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,6 +36,11 @@ class Example:
     bytes: int
     sha256: str
     """Of the names and the SHA-256 of its files, see `digest`."""
+
+    @property
+    def size(self) -> str:
+        """Return its size for a person."""
+        return f"{self.bytes / 1e6:.1f} MB"
 
 
 EXAMPLES = {
@@ -97,7 +102,7 @@ def resolve(value: Any) -> Any:
     if folder is None:
         example = EXAMPLES[name]
         raise UserError(
-            f"{value}: not on this machine; `vlmrl data fetch {name}` downloads it ({_size(example)}, "
+            f"{value}: not on this machine; `vlmrl data fetch {name}` downloads it ({example.size}, "
             f"{example.licence}), or copy the folder examples/data/{name} of the project's repository "
             f"to {_cache() / name}"
         )
@@ -136,7 +141,7 @@ def fetch(name: str, archive: str | None = None) -> str:
             f"{name}: this installation names no repository; give --archive with the URL or path of its "
             f".tar.gz, {by_hand}"
         )
-    print(f"{name}: {_size(example)}, licence {example.licence}, from {archive}")
+    print(f"{name}: {example.size}, licence {example.licence}, from {archive}")
     with writing(home):
         home.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
@@ -171,10 +176,6 @@ def _cache() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "vlmrl" / "examples"
 
 
-def _size(example: Example) -> str:
-    return f"{example.bytes / 1e6:.1f} MB"
-
-
 def _released_archive() -> str | None:
     """Return the URL of this version's archive, if the package's metadata name a repository."""
     try:
@@ -199,28 +200,16 @@ def _read(archive: str, scratch: str) -> bytes:
 
 
 def _unpack(data: bytes, name: str) -> dict[PurePosixPath, bytes]:
-    """Return the plain files below `*/examples/data/NAME` of a .tar.gz."""
-    files = {}
+    files, unpacked = {}, 0
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-        for member, inside in _members(archive, name):
-            content = archive.extractfile(member)
-            assert content is not None  # it is a plain file
-            files[inside] = content.read()
+        for member in archive:
+            unpacked += member.size
+            if unpacked > MAX_ARCHIVE_BYTES:
+                raise UserError(f"the archive unpacks to more than {MAX_ARCHIVE_BYTES >> 20} MiB")
+            parts = PurePosixPath(member.name).parts
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and parts[1:4] == ("examples", "data", name) and ".." not in parts:
+                files[PurePosixPath(*parts[4:])] = content.read()
     if not files:
         raise UserError(f"the archive has no examples/data/{name}")
     return files
-
-
-def _members(
-    archive: tarfile.TarFile, name: str
-) -> Iterator[tuple[tarfile.TarInfo, PurePosixPath]]:
-    """Yield the plain files of one data set, each with its path inside; nothing that leads outside."""
-    unpacked = 0
-    for member in archive:
-        unpacked += member.size
-        if unpacked > MAX_ARCHIVE_BYTES:
-            raise UserError(f"the archive unpacks to more than {MAX_ARCHIVE_BYTES >> 20} MiB")
-        parts = PurePosixPath(member.name).parts
-        if parts[1:4] != ("examples", "data", name) or not member.isfile() or ".." in parts:
-            continue
-        yield member, PurePosixPath(*parts[4:])

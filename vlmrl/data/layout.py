@@ -64,9 +64,7 @@ class DataPlace:
         Raises:
             UserError: no such file, format or split.
         """
-        if split not in self._opened:
-            self._opened[split] = open_rows(self.path, split)
-        return self._opened[split]
+        return self.once(f"rows of {split}", lambda: open_rows(self.path, split))
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """Return what a layout makes of this place (an index, say), made once under its name."""
@@ -79,10 +77,6 @@ class DataPlace:
         return {}
 
     @functools.cached_property
-    def _opened(self) -> dict[str, Rows]:
-        return {}
-
-    @functools.cached_property
     def head(self) -> tuple[Mapping[str, Any], ...]:
         """Return the first rows that can be read, without their place; empty: there are none."""
         if not self.splits:
@@ -91,7 +85,13 @@ class DataPlace:
             rows = self.rows(self.splits[0])
         except UserError:  # another layout may read it; if none does, the card says why
             return ()
-        return tuple(_readable(rows))
+        readable = []
+        for index in range(min(len(rows), HEAD_ROWS)):
+            try:
+                readable.append({k: v for k, v in rows[index].items() if k != WHERE})
+            except UserError:  # the loader reports and counts it
+                continue
+        return tuple(readable)
 
     def has_keys(self, *keys: str) -> bool:
         """Return whether there are rows and the first of them has all these keys."""
@@ -181,16 +181,6 @@ class Layout:
             UserError: what is wrong with this row; the message names the key.
         """
         raise TypeError(f"{type(self).__name__} must define read")
-
-
-def _readable(rows: Rows) -> list[Mapping[str, Any]]:
-    readable: list[Mapping[str, Any]] = []
-    for index in range(min(len(rows), HEAD_ROWS)):
-        try:
-            readable.append({k: v for k, v in rows[index].items() if k != WHERE})
-        except UserError:  # the loader reports and counts it
-            continue
-    return readable
 
 
 def _names(folder: Path, top: Path, levels: int) -> list[str]:

@@ -80,29 +80,23 @@ class Prefetch(Iterator[T]):
     def _run(self) -> None:
         try:
             for item in self._items:
-                if not self._handed(item, self._size(item)):
-                    return
-            self._fail(StopIteration())
+                size = self._size(item)
+                with self._changed:
+                    self._waiting.append((item, size))
+                    self._held += size
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: self._stopped or self._has_room())
+                    if self._stopped:
+                        return
+            raise StopIteration
         except BaseException as error:  # raised again by whoever wants the next item
-            self._fail(error)
-
-    def _handed(self, item: T, size: int) -> bool:
-        """Put an item with those that wait; True once there is room for another, False if stopped."""
-        with self._changed:
-            self._waiting.append((item, size))
-            self._held += size
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or self._has_room())
-            return not self._stopped
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
 
     def _has_room(self) -> bool:
         full = len(self._waiting) >= self._count or self._held >= self._max_bytes
         return not (self._waiting and full)
-
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
 
 
 def _started(run: Callable[[], None]) -> threading.Thread:
@@ -156,11 +150,6 @@ def places(prompts: Iterable[Prompt]) -> list[DrawnRow]:
     return [DrawnRow(*prompt.place) for prompt in prompts if prompt.place is not None]
 
 
-def _empty(source: SourceRows) -> SourceRows:
-    """Return a source without rows, for one of weight 0."""
-    return replace(source, count=0, column=lambda _: np.empty(0, np.float32))
-
-
 class DrawPlan:
     """Which rows come next, for batches of `size`; `lag` batches lie between a choice and its rewards."""
 
@@ -168,8 +157,9 @@ class DrawPlan:
         self, sampler: Sampler, sources: Sequence[SourceRows], seed: int, size: int, lag: int
     ) -> None:
         self.sampler, self._size, self._lag, self._seed = sampler, size, lag, seed
-        if not sampler.follows_weights:  # such weights do not change
-            sources = [source if source.weight > 0 else _empty(source) for source in sources]
+        if not sampler.follows_weights:  # such weights do not change: one of 0 has no rows
+            nothing: dict[str, Any] = {"count": 0, "column": lambda _: np.empty(0, np.float32)}
+            sources = [s if s.weight > 0 else replace(s, **nothing) for s in sources]
         self._state = sampler.begin(sources, seed)
         self._firsts = self._state.firsts
         self._learned = 0
@@ -203,10 +193,7 @@ class DrawPlan:
         self._state.weights = [(number, tuple(weights)) for number, weights in changes]
 
     def reweigh(self, number: int, weights: Sequence[float]) -> bool:
-        """Weigh the sources like this from draw `number` on; return whether that changes any draw.
-
-        Draws before `number` must not be asked for again.
-        """
+        """Weigh the sources like this from draw `number` on; return whether that changes any draw."""
         if self.weights and self.weights[-1][1] == list(weights):
             return False
         self.weights = [*self.weights, [number, weights]]
@@ -240,7 +227,6 @@ class DrawPlan:
             yield from rows[: self._size].tolist()
 
     def _choose(self) -> None:
-        """Choose the rows of every batch that may be chosen by now."""
         assert isinstance(self.sampler, AdaptiveSampler)
         wanted = SPARE * self._size
         for batch in range(self._learned + len(self._chosen), self._learned + self._lag):
@@ -261,13 +247,12 @@ class DrawPlan:
     ) -> Mapping[str, float]:
         """Take in the mean reward of each row of the next batch (None: it has none); return its curves."""
         known = [source.count > 0 for source in self._state.sources]
-        told_of = [(d, r) for d, r in zip(draws, rewards, strict=True) if known[d.source]]
-        draws, rewards = [draw for draw, _ in told_of], [reward for _, reward in told_of]
-        numbers = self._numbers(draws)
+        pairs = [(d, r) for d, r in zip(draws, rewards, strict=True) if known[d.source]]
+        numbers = self._numbers([draw for draw, _ in pairs])
         metrics = self.sampler.metrics(self._state, numbers)
         if isinstance(self.sampler, AdaptiveSampler):
-            rated = [i for i, reward in enumerate(rewards) if reward is not None]
-            means = np.array([rewards[i] for i in rated], np.float64)
+            rated = [i for i, (_, reward) in enumerate(pairs) if reward is not None]
+            means = np.array([pairs[i][1] for i in rated], np.float64)
             self.sampler.learn(self._state, SeenRewards(numbers[rated], means))
             del self._chosen[self._learned]
             self._bad = np.union1d(self._bad, self._new_bad.pop(self._learned))
@@ -368,7 +353,7 @@ class Loader:
         self.sources = tuple(sources)
         self._weights = weights
         self.quarantine = Quarantine() if quarantine is None else quarantine
-        self._make = _one_at_a_time(make)
+        self._make, self._making = make, threading.Lock()
         self._size = prompts_per_batch
         self._seed, self._rank, self._world, self._gather = seed, rank, world, gather
         self._max_tokens = max_prompt_tokens
@@ -445,8 +430,7 @@ class Loader:
         homes = [n % self._world for n in range(len(places))] if homes is None else homes
         own = [n for n, home in enumerate(homes) if home == self._rank]
         rows = (self._job(DrawnRow(*places[n])) for n in own)
-        decoded = decode_in_order(rows, None, 1, 0)
-        stream = ((job.key, _tried(job, m, self._make, self._max_tokens)) for job, m in decoded)
+        stream = map(self._tried, decode_in_order(rows, None, 1, 0))
         made: Iterable[Made] = self._made(stream, own)
         results = dict(self._exchanged(made) if self._world > 1 else made)
         return [p if isinstance(p := results[n], Prompt) else None for n in range(len(places))]
@@ -491,10 +475,12 @@ class Loader:
         """Those of this rank among the rows of draw `number` and all after it."""
         draws = enumerate(map(self.plan.place, rows), number)
         jobs = (self._job(draw) for number, draw in draws if self._is_mine(number))
-        decoded = decode_in_order(jobs, pool, ahead, self._prefetch)
-        return (
-            (job.key, _tried(job, media, self._make, self._max_tokens)) for job, media in decoded
-        )
+        return map(self._tried, decode_in_order(jobs, pool, ahead, self._prefetch))
+
+    def _tried(self, decoded: tuple[DecodeJob[DrawnRow], Outcome | None]) -> tuple[DrawnRow, Found]:
+        job, media = decoded
+        with self._making:  # one thread may replace bad rows while the other works ahead
+            return job.key, _tried(job, media, self._make, self._max_tokens)
 
     def _end(self) -> None:
         """End what the thread may wait for."""
@@ -506,10 +492,7 @@ class Loader:
         return number % self._world == self._rank
 
     def _job(self, draw: DrawnRow) -> DecodeJob[DrawnRow]:
-        source = self.sources[draw.source]
-        return DecodeJob(
-            draw, read_sample(source, draw.row, self.quarantine), source.access, source.reading
-        )
+        return _job(draw, self.sources[draw.source], draw.row, self.quarantine)
 
     def _round(self, stream: Iterator[tuple[DrawnRow, Found]], count: int) -> Iterator[Prompt]:
         """Yield the prompts of the next `count` draws, without the bad rows."""
@@ -520,17 +503,16 @@ class Loader:
         for number, result in made:
             self._drawn = number + 1
             if isinstance(result, Prompt):
-                self._tally.good()
+                self._tally.count()
                 yield result
                 continue
-            self._tally.wrong(result)
+            self._tally.count(result)
             if all(len(self.quarantine.rows(s)) >= len(s.rows) for s in self.sources):
                 raise UserError(f"no row of the training data can be used; the last: {result}")
 
     def _made(
         self, stream: Iterator[tuple[DrawnRow, Found]], numbers: Iterable[int]
     ) -> Iterator[Made]:
-        """Make the prompts of this rank's next draws; these are their numbers."""
         for number in numbers:
             draw, result = next(stream)
             made = note_bad(self.sources[draw.source], draw.row, result, self.quarantine)
@@ -572,16 +554,13 @@ def eval_batches(
     tally = Tally(quarantine_limit, len(places))
     prompts: list[Prompt] = []
     for source, row in places:
-        job = DecodeJob(
-            (source, row), read_sample(source, row, quarantine), source.access, source.reading
-        )
-        ((_, decoded),) = decode_in_order([job], None, 1, 0)
-        result = _tried(job, decoded, make, max_prompt_tokens)
+        ((job, media),) = decode_in_order([_job(None, source, row, quarantine)], None, 1, 0)
+        result = _tried(job, media, make, max_prompt_tokens)
         made = note_bad(source, row, result, quarantine)
         if isinstance(made, str):
-            tally.wrong(made)
+            tally.count(made)
             continue
-        tally.good()
+        tally.count()
         prompts.append(made)
         if len(prompts) == size:
             yield PromptBatch(tuple(prompts))
@@ -590,21 +569,13 @@ def eval_batches(
         yield PromptBatch(tuple(prompts))
 
 
-def _one_at_a_time(make: Make) -> Make:
-    """Return `make` for two threads: one may replace bad rows while the other works ahead."""
-    lock = threading.Lock()
-
-    def locked(sample: Sample, media: list[Decoded]) -> Prompt:
-        with lock:
-            return make(sample, media)
-
-    return locked
+def _job(key: T, source: Source, row: int, quarantine: Quarantine) -> DecodeJob[T]:
+    return DecodeJob(key, read_sample(source, row, quarantine), source.access, source.reading)
 
 
 def _tried(
     job: DecodeJob[Any], decoded: Outcome | None, make: Make, max_tokens: int | None
 ) -> Found:
-    """Return what becomes of a decoded row."""
     if not isinstance(decoded, list):
         return decoded
     assert isinstance(job.sample, Sample)

@@ -103,11 +103,7 @@ class Quarantine:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a quarantine without their sums; older ones had none.
-
-    Raises:
-        UserError: a line is not as it was written; names it.
-    """
+    """Return the lines of a quarantine without their sums; older ones had none."""
     lines = []
     try:
         for number, line in enumerate(read_lines(path), start=1):
@@ -135,27 +131,17 @@ class Tally:
     last: str = "known from before"
     """Why the last bad row was bad."""
 
-    def good(self) -> None:
-        """Count a good row; it may be the last of all, or the one that ends the grace.
+    def count(self, reason: str = "") -> None:
+        """Count a row, which is bad if there is a reason; known bad rows count each time they are met.
 
         Raises:
-            UserError: too many rows are bad.
+            UserError: too many rows are bad; names the share, the limit and the last reason. A good row
+                may be the last of all, or the one that ends the grace.
         """
         self.seen += 1
-        self._check()
-
-    def wrong(self, reason: str) -> None:
-        """Count a bad row; known bad rows count each time they are met.
-
-        Raises:
-            UserError: too many rows are bad; names the share, the limit and this reason.
-        """
-        self.seen += 1
-        self.bad += 1
-        self.last = reason
-        self._check()
-
-    def _check(self) -> None:
+        if reason:
+            self.bad += 1
+            self.last = reason
         # Before every row was seen once the share is an estimate: it must lie two standard errors
         # above the limit, so that an unlucky order does not stop a run whose data are within it.
         allowed = self.limit * self.seen

@@ -49,7 +49,7 @@ def read_ratings(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int, Rating
         UserError: the file cannot be read, or a line is no rating; names it. Those of the ratings come
             while they are read.
     """
-    lines = _lines(path)
+    lines = whole_lines(path)
     try:
         first = json.loads(next(lines)[1])
         manifest = first[MANIFEST]
@@ -93,8 +93,6 @@ def with_ratings(rows: RowsView, path: Path, manifested: Mapping[str, Any]) -> t
 
 
 class _RatedRows(Sequence[Mapping[str, Any]]):
-    """All rows of a split, those that are rated with their columns."""
-
     def __init__(self, rows: Rows, path: Path, ratings: Mapping[int, tuple[int, Rating]]) -> None:
         self._rows, self._path, self._ratings = rows, path, ratings
         self._numbers = np.full((len(rows), len(COLUMNS)), np.nan)
@@ -107,11 +105,6 @@ class _RatedRows(Sequence[Mapping[str, Any]]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a row with its columns.
-
-        Raises:
-            UserError: it could not be rated, or has such a column of its own.
-        """
         row = self._rows[index]
         where = row.get(WHERE, f"row {index}")
         if reason := self._faults.get(index):
@@ -177,8 +170,12 @@ def _entry(
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a file with their numbers."""
+def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that end in a newline, with their numbers.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):

@@ -10,7 +10,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,12 +154,6 @@ def _reward(item: Any) -> RowReward:
         )
     if not isinstance(options, Mapping):
         raise UserError(f"options: expected an object, got {options!r:.60}")
-    _check_options(name, options)
-    return RowReward(name, float(weight), json.dumps(options, sort_keys=True))
-
-
-def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what data must not choose, then whatever the verifier itself refuses."""
     verifier = plugins.load("verifier", name)
     if verifier.waits:
         raise UserError(f"{name!r} asks a server, which only the config may choose")
@@ -171,7 +165,8 @@ def _check_options(name: str, options: Mapping[str, Any]) -> None:
             )
         if isinstance(value, Mapping) and set(value) == {"schedule"}:
             raise UserError(f"{name!r}, option {key!r}: a schedule belongs in the config")
-    plugins.build("verifier", name, options)
+    plugins.build("verifier", name, options)  # which may refuse its options
+    return RowReward(name, float(weight), json.dumps(options, sort_keys=True))
 
 
 def _may_name_code(type_: Any) -> bool:
@@ -316,9 +311,13 @@ def under_our_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row.keys() >= R1_AQA:
         return _r1_aqa(row)
     if row.keys() >= VIDEOCHAT_R1:
-        rest = {k: v for k, v in row.items() if k not in ("video", "glue")}
+        rest = _without(row, {"video", "glue"})
         return {**rest, "videos": [row["video"]], "spans": row["glue"]}
     return row
+
+
+def _without(row: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in keys}
 
 
 def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,9 +327,8 @@ def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
     solution = row["solution"]
     if not isinstance(solution, str) or not (answer := _ANSWER.fullmatch(solution)):
         raise UserError(f"key 'solution': expected <answer>...</answer>, got {solution!r:.60}")
-    rest = {k: v for k, v in row.items() if k not in VIDEO_R1}
     ours = {"id": row["problem_id"], "question": row["problem"], "answer": answer["answer"]}
-    return {**rest, **ours, kinds[row["data_type"]]: [row["path"]]}
+    return {**_without(row, VIDEO_R1), **ours, kinds[row["data_type"]]: [row["path"]]}
 
 
 def _r1_aqa(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,6 +339,5 @@ def _r1_aqa(row: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"key 'answer': expected the place of one of {len(options)} options, got {right!r:.60}"
         )
-    rest = {k: v for k, v in row.items() if k not in R1_AQA}
     ours = {"id": row["id"], "question": row["question_text"], "answer": options[right]}
-    return {**rest, **ours, "options": options, "audios": [row["audio_path"]]}
+    return {**_without(row, R1_AQA), **ours, "options": options, "audios": [row["audio_path"]]}

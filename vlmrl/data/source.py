@@ -25,7 +25,7 @@ from vlmrl.data.row_forms import check_applies
 from vlmrl.data.sampler import SourceRows
 from vlmrl.errors import MissingExtra, UserError, import_extra
 from vlmrl.media.access import Access, Reading, giving_access
-from vlmrl.schema import Media, Rewards, Rollouts, Sample, Template
+from vlmrl.schema import Rewards, Rollouts, Sample, Template
 
 if TYPE_CHECKING:
     from vlmrl.data.conditions import Condition
@@ -75,7 +75,8 @@ class Source:
             raise
         except Exception as error:
             raise UserError(f"{where}: the card raised {type(error).__name__}: {error}") from error
-        if any(self._is_heard(medium) for medium in sample.media):
+        kinds = {medium.kind for medium in sample.media}
+        if "audio" in kinds or ("video" in kinds and self.reading.with_audio):
             import_extra("soundfile", "audio")
             import_extra("soxr", "audio")
         if DEMO in row:
@@ -86,9 +87,6 @@ class Source:
             others = tuple(example for example in self.examples if example.id != sample.id)
             sample = replace(sample, examples=others)
         return sample if self.template is None else replace(sample, template=self.template)
-
-    def _is_heard(self, medium: Media) -> bool:
-        return medium.kind == "audio" or (medium.kind == "video" and self.reading.with_audio)
 
 
 def access_of(data: DataConfig) -> Access:
@@ -171,7 +169,6 @@ def rated_as(config: SourceConfig) -> dict[str, Any]:
 
 
 def _examples(source: Source, split: str) -> tuple[Sample, ...]:
-    """Return all rows of a split as solved samples."""
     where = f"source {source.name!r}, few_shot {split!r}"
     try:
         rows = select(source.card, split)
@@ -371,11 +368,7 @@ def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
 
 
 def _read_column(source: Source, name: str) -> np.ndarray:
-    """Return a column [rows] float32; NaN for a row that cannot be read, which is refused when drawn.
-
-    Raises:
-        UserError: a row has no finite number there; the message names it.
-    """
+    """Return a column [rows] float32; NaN for a row that cannot be read, which is refused when drawn."""
     rows = narrowed(source.rows, [name.partition(".")[0]])
     values = np.full(len(rows), np.nan, np.float32)
     for position in range(len(rows)):

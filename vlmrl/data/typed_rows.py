@@ -20,7 +20,7 @@ from vlmrl.data.annotations import check_inside, note_points
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import measure_image
-from vlmrl.schema import Demo, Frame, Media, MediaKind, Sample, Truth
+from vlmrl.schema import Frame, Media, MediaKind, Sample, Truth
 from vlmrl.truths import json_form
 from vlmrl.truths.base import kinds
 
@@ -89,13 +89,17 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
     truth = _truth(row, latest, typing)
     rng = random.Random(f"{typing.seed} {where}")
     demo = demonstrations.demonstration(truth, (0.0, typing.loose / 2, typing.loose), rng)
+    if demo is not None:
+        tags = {match[1]: row[key] for key in row if (match := TAG.fullmatch(key))}
+        contents = {tag: str(text) for tag, text in tags.items() if text is not None}
+        demo = replace(demo, thought=str(_get(row, "thought", demo.thought)), contents=contents)
     size = (row.get("width"), row.get("height"))
     return Sample(
         id=str(_get(row, "id", where)),
         source=typing.source,
         parts=_parts(row, media, typing),
         truth=truth,
-        demo=_with_thought(row, demo),
+        demo=demo,
         weight=_number(_get(row, "weight", 1.0), "weight"),
         meta={
             **_get(row, "meta", {}),
@@ -142,7 +146,11 @@ def _parts(row: Mapping[str, Any], media: list[Media], typing: Typing) -> tuple[
 
 
 def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Truth:
-    none = _flag(_get(row, "none", False))
+    # JSON's own true and false, 1 and 0, or these words as text
+    flags = {"true": True, "false": False, "1": True, "0": False}
+    none = flags.get(str(stated := _get(row, "none", False)).strip().lower())
+    if none is None:
+        raise UserError(f"none: expected true or false, got {stated!r:.60}")
     about = _about(row, media, typing)
     values: dict[str, Any] = {}
     for key, value in row.items():
@@ -153,10 +161,10 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
             continue  # the usual way to leave out the answer of an unanswerable question
         try:
             frame = _frame(row, media[about:], typing) if key in PLACES else Frame()
-            stated = _boxes(row, value, frame, typing) if key == "boxes" else _typed(key, value)
+            cell = _boxes(row, value, frame, typing) if key == "boxes" else _typed(key, value)
             if key == "points":
-                note_points(stated, frame)
-            values[name] = json_form.read({name: stated}, frame).value(name)
+                note_points(cell, frame)
+            values[name] = json_form.read({name: cell}, frame).value(name)
         except UserError as error:
             raise UserError(f"{typing.column(key)}: {error}") from error
     choice, options = values.get("choice"), values.get("options")
@@ -219,14 +227,6 @@ def _boxes(row: Mapping[str, Any], value: Any, frame: Frame, typing: Typing) -> 
     return [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
 
 
-def _with_thought(row: Mapping[str, Any], demo: Demo | None) -> Demo | None:
-    if demo is None:
-        return None
-    tags = {match[1]: row[key] for key in row if (match := TAG.fullmatch(key))}
-    contents = {tag: str(text) for tag, text in tags.items() if text is not None}
-    return replace(demo, thought=str(_get(row, "thought", demo.thought)), contents=contents)
-
-
 def _typed(key: str, value: Any) -> Any:
     """Return a cell's value: lists may come as JSON text or as one bare item, numbers as text."""
     if key == "answer" or key == "choice":
@@ -241,15 +241,6 @@ def _typed(key: str, value: Any) -> Any:
     if key in ("labels", "options", "box_labels") and isinstance(value, str):
         return [value]
     return value
-
-
-def _flag(value: Any) -> bool:
-    """Return a cell that is true or false: JSON's own, 1 and 0, or these words as text."""
-    known = {"true": True, "false": False, "1": True, "0": False}
-    word = str(value).strip().lower()
-    if word not in known:
-        raise UserError(f"none: expected true or false, got {value!r:.60}")
-    return known[word]
 
 
 def _number(value: Any, key: str) -> float:

@@ -51,11 +51,6 @@ class ParquetRows(Sequence[Mapping[str, Any]]):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: it cannot be decoded; the message names file and row.
-        """
         index = range(len(self))[index]
         where = f"{self._path} row {index}"
         group = bisect.bisect_right(self._ends, index)
@@ -108,7 +103,6 @@ class ArrowFileRows(Sequence[Mapping[str, Any]]):
         return self._table.num_rows
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index."""
         index = range(len(self))[index]
         (row,) = self._table.slice(index, 1).to_pylist()
         return {**row, WHERE: f"{self._path} row {index}"}

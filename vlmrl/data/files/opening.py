@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vlmrl.data.files.rows import JoinedRows, Rows
 from vlmrl.data.files.text_rows import DelimitedRows, JsonlRows, JsonRows
+from vlmrl.data.files.webdataset import TarRows
 from vlmrl.errors import UserError
 
 _SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
@@ -29,13 +30,22 @@ def open_rows(path: Path, split: str) -> Rows:
     Raises:
         UserError: no such file, format or split; the message says what there is.
     """
-    if path.is_dir():
-        return _open_folder(path, split)
-    if not path.is_file():
+    if path.is_file():
+        if split != (own := file_split(path)):
+            raise UserError(f"{path} holds split {own!r}, not {split!r}")
+        return _open_files([path])
+    if not path.is_dir():
         raise UserError(f"{path}: no such file or folder")
-    if split != (own := file_split(path)):
-        raise UserError(f"{path} holds split {own!r}, not {split!r}")
-    return _open_files([path])
+    if parts := _saved(path):
+        if split not in parts:
+            raise UserError(f"{path}: no split {split!r}; there are: {', '.join(parts)}")
+        return parts[split]
+    if files := _files_of(path, split):
+        return _open_files(files)
+    names = sorted(
+        file.name for file in path.iterdir() if file.suffix in FORMATS and file.is_file()
+    )
+    raise UserError(f"{path}: no file for split {split!r}; there are: {', '.join(names) or 'none'}")
 
 
 def splits(path: Path) -> tuple[str, ...]:
@@ -59,21 +69,6 @@ def splits(path: Path) -> tuple[str, ...]:
 def file_split(path: Path) -> str:
     """Return the split that a single data file holds: by its name, else `train`."""
     return path.stem if path.stem in _NAMED_SPLITS else "train"
-
-
-def _open_folder(folder: Path, split: str) -> Rows:
-    if parts := _saved(folder):
-        if split not in parts:
-            raise UserError(f"{folder}: no split {split!r}; there are: {', '.join(parts)}")
-        return parts[split]
-    if files := _files_of(folder, split):
-        return _open_files(files)
-    names = sorted(
-        file.name for file in folder.iterdir() if file.suffix in FORMATS and file.is_file()
-    )
-    raise UserError(
-        f"{folder}: no file for split {split!r}; there are: {', '.join(names) or 'none'}"
-    )
 
 
 def _saved(folder: Path) -> Mapping[str, Rows]:
@@ -102,29 +97,18 @@ def _open_files(files: list[Path]) -> Rows:
     return parts[0] if len(parts) == 1 else JoinedRows(parts)
 
 
-def _open_parquet(file: Path) -> Rows:
-    from vlmrl.data.files.columnar import ParquetRows  # pyarrow is slow to import
+def _open_columnar(file: Path) -> Rows:
+    from vlmrl.data.files import columnar  # pyarrow is slow to import
 
-    return ParquetRows(file)
-
-
-def _open_arrow(file: Path) -> Rows:
-    from vlmrl.data.files.columnar import ArrowFileRows
-
-    return ArrowFileRows(file)
-
-
-def _open_tar(file: Path) -> Rows:
-    from vlmrl.data.files.webdataset import TarRows
-
-    return TarRows(file)
+    parquet = file.suffix == ".parquet"
+    return columnar.ParquetRows(file) if parquet else columnar.ArrowFileRows(file)
 
 
 FORMATS: dict[str, Callable[[Path], Rows]] = {
     ".jsonl": JsonlRows,
-    ".parquet": _open_parquet,
-    ".arrow": _open_arrow,
-    ".tar": _open_tar,
+    ".parquet": _open_columnar,
+    ".arrow": _open_columnar,
+    ".tar": TarRows,
     ".tsv": DelimitedRows,
     ".csv": DelimitedRows,
     ".json": JsonRows,

@@ -1,4 +1,7 @@
-"""What every reader of a data file returns: rows that are read when asked for and say where they stand."""
+"""What every reader of a data file returns: rows that are read when asked for and say where they stand.
+
+A row that cannot be read raises a UserError that names its file and its place there.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,6 @@ class JoinedRows(Sequence[Mapping[str, Any]]):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: the row cannot be read.
-        """
         index = range(len(self))[index]
         part = bisect.bisect_right(self._ends, index)
         return self.parts[part][index - (self._ends[part - 1] if part else 0)]
@@ -77,40 +75,29 @@ class Variants(Sequence[Mapping[str, Any]]):
 
 
 class RowsView(Sequence[Mapping[str, Any]]):
-    """Some rows of a longer sequence, by position, read when asked for."""
+    """The rows at `positions` of the sequence `whole`, read when asked for."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
-        self._rows = rows
-        self._positions = positions
-
-    @property
-    def whole(self) -> Rows:
-        """The sequence that these rows are of."""
-        return self._rows
-
-    @property
-    def positions(self) -> Sequence[int]:
-        """The places of these rows in it."""
-        return self._positions
+        self.whole, self.positions = rows, positions
 
     def over(self, rows: Rows) -> RowsView:
         """Return the rows at the same places of another sequence."""
-        return RowsView(rows, self._positions)
+        return RowsView(rows, self.positions)
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self.positions)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return RowsView(self._rows, self._positions[index])
-        return self._rows[self._positions[index]]
+            return RowsView(self.whole, self.positions[index])
+        return self.whole[self.positions[index]]
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return (self._rows[position] for position in self._positions)
+        return (self.whole[position] for position in self.positions)
 
     def narrowed(self, columns: Sequence[str]) -> RowsView:
         """Return the same rows with these columns alone where the reader can leave out others."""
-        return RowsView(narrowed(self._rows, columns), self._positions)
+        return RowsView(narrowed(self.whole, columns), self.positions)
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:

@@ -50,11 +50,6 @@ class DelimitedRows(Sequence[Mapping[str, Any]]):
         return len(self._starts) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: it has another number of cells than the header; the message names file and line.
-        """
         index = range(len(self))[index] + 1
         where = f"{self._path}:{self._lines[index]}"
         cells = self._cells(index)
@@ -185,11 +180,6 @@ class JsonRows(Sequence[Mapping[str, Any]]):
         return len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index, counted from 0 in its place.
-
-        Raises:
-            UserError: the item is no object; the message names file and item.
-        """
         item = self._items[index]
         where = f"{self._path} item {index if index >= 0 else len(self) + index}"
         if isinstance(item, Raw):
@@ -246,11 +236,6 @@ class JsonlRows(Sequence[Mapping[str, Any]]):
         return len(self._starts)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: the line is not a JSON object; the message names file and line.
-        """
         where = f"{self._path}:{self._lines[index]}"
         with self._path.open("rb") as file:
             file.seek(self._starts[index])

@@ -32,9 +32,11 @@ class TarRows(Sequence[Mapping[str, Any]]):
             with tarfile.open(path, "r:") as tar:
                 for member in tar:
                     if member.isfile():
-                        key, ending = _split(member.name)
-                        part = (ending, member.offset_data, member.size)
-                        self._rows.setdefault(key, []).append(part)
+                        # The ending begins at the first dot of the file's name.
+                        folder, slash, file = member.name.rpartition("/")
+                        stem, _, ending = file.partition(".")
+                        part = (ending.lower(), member.offset_data, member.size)
+                        self._rows.setdefault(f"{folder}{slash}{stem}", []).append(part)
         except (OSError, tarfile.TarError) as error:
             raise UserError(f"{path}: cannot be read as a tar file: {error}") from error
         self._keys = list(self._rows)
@@ -43,11 +45,6 @@ class TarRows(Sequence[Mapping[str, Any]]):
         return len(self._keys)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index.
-
-        Raises:
-            UserError: its JSON or its text cannot be read; the message names file, row and member.
-        """
         key = self._keys[index]
         where = f"{self._path}:{key}"
         row: dict[str, Any] = {"__key__": key}
@@ -58,17 +55,11 @@ class TarRows(Sequence[Mapping[str, Any]]):
         return {**row, WHERE: where}
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Return the key of a member and its ending, which begins at the first dot of the file's name."""
-    folder, slash, file = name.rpartition("/")
-    stem, _, ending = file.partition(".")
-    return f"{folder}{slash}{stem}", ending.lower()
-
-
 def _value(ending: str, data: bytes, where: str) -> Any:
+    kind = ending.rpartition(".")[2]
     try:
-        if ending.rpartition(".")[2] == "json":
+        if kind == "json":
             return json.loads(data)
-        return data.decode("utf-8") if ending.rpartition(".")[2] in TEXTS else data
+        return data.decode("utf-8") if kind in TEXTS else data
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: member .{ending} cannot be read: {error}") from error
