@@ -105,7 +105,7 @@ def load(kind: str, name: str) -> Any:
     return getattr(module, attribute)
 
 
-def build(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Any:
+def build(kind: str, name: str, options: Mapping[str, object] | None = None) -> Any:
     """Return an instance of plugin `name` with validated options; of a plain function, the function.
 
     Raises:

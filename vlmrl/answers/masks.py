@@ -28,7 +28,7 @@ Corners = Sequence[tuple[float, float]]
 """A polygon of the truth may be any sequence of corners."""
 
 
-def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
+def raster_size(truth: Sequence[object], frame: Frame) -> tuple[int, int]:
     """(height, width) for comparing masks: that of an RLE, else the media's, within limits."""
     for mask in truth:
         if isinstance(mask, Mapping):
@@ -40,7 +40,7 @@ def raster_size(truth: Sequence[Any], frame: Frame) -> tuple[int, int]:
 
 
 def iou_matrix(
-    found: Sequence[Corners], right: Sequence[Mapping[str, Any] | Corners], size: tuple[int, int]
+    found: Sequence[Corners], right: Sequence[Mapping[str, object] | Corners], size: tuple[int, int]
 ) -> Array:
     """IoU of every pair on a raster (height, width): [P, N] in [0, 1]; ValueError: an RLE of another size."""
     a = [encoded(mask, size) for mask in found]
@@ -107,7 +107,7 @@ def _outlines(value: Any) -> Iterator[list[tuple[float, float]]]:
             yield from _outlines(part)
 
 
-def _all_numbers(value: Any) -> bool:
+def _all_numbers(value: object) -> bool:
     return isinstance(value, list) and all(map(parsing.is_number, value))
 
 
@@ -124,7 +124,7 @@ def contains(mask: Mapping[str, Any] | Corners, p: Point) -> bool:
     return inside
 
 
-def inner_point(mask: Mapping[str, Any] | Corners) -> Point:
+def inner_point(mask: Mapping[str, object] | Corners) -> Point:
     """Return the point of a mask that is farthest from its edge, on a raster of INNER_SIDE or an RLE's."""
     from scipy import ndimage  # as in `geometry.match`: it takes long to import
 

@@ -491,7 +491,7 @@ def _point_items(answer: str) -> Iterator[tuple[_Numbers, str | None, float | No
 
 
 def _from_value(
-    value: Any, keys: Sequence[str], sizes: tuple[int, ...]
+    value: object, keys: Sequence[str], sizes: tuple[int, ...]
 ) -> Iterator[tuple[_Numbers, str | None, float | None]]:
     """(numbers, label, score) of everything in a value that is a place; the rest is passed over."""
     if isinstance(value, dict):
@@ -526,7 +526,7 @@ def _dicts_and_boxes(values: list[Any]) -> Iterator[Any]:
             yield value
 
 
-def _is_pair(value: Any) -> bool:
+def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(is_number, value))
 
 
@@ -543,7 +543,7 @@ def _span_items(answer: str) -> Iterator[tuple[float, float, str | None]]:
             yield _seconds(match[1]), _seconds(match[2]), None
 
 
-def _pairs(value: Any) -> Iterator[tuple[float, float, str | None]]:
+def _pairs(value: object) -> Iterator[tuple[float, float, str | None]]:
     """Yield every (start, end, label) in a value; only a dict has a label."""
     label = None
     if isinstance(value, dict) and "start" in value and "end" in value:

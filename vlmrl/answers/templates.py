@@ -87,7 +87,7 @@ def has_unknown_tags(text: str, chosen: str | Template) -> bool:
     return any(close in text for name, close in shipped.items() if name not in own)
 
 
-def read(stated: Any, name: str = "of the config") -> Template:
+def read(stated: object, name: str = "of the config") -> Template:
     """Return the template that a mapping states; `name` is what messages call it.
 
     `{"tags": {"look": "required", "think": "optional_empty", "answer": "required"}, "answer":

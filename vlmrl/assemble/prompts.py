@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
 from vlmrl.assemble.turns import tools_by_source
@@ -31,8 +31,8 @@ def build_prompt_maker(
     policy: Policy,
     instruct: Mapping[str, bool],
     forms: Mapping[str, AnswerForm],
-    processor: Any = None,
-    tools: Mapping[str, tuple[Mapping[str, Any], ...]] = MappingProxyType({}),
+    processor: object = None,
+    tools: Mapping[str, tuple[Mapping[str, object], ...]] = MappingProxyType({}),
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that turns a sample and its media into a prompt.
 
@@ -55,7 +55,7 @@ def build_prompt_maker(
 
 
 def prompt_maker_of(
-    config: Config, policy: Policy, processor: Any = None
+    config: Config, policy: Policy, processor: object = None
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that makes prompts as a config says."""
     tools = tools_by_source(config, policy.family.space)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vlmrl import config, plugins
 from vlmrl.config import Config, NamedModel, PluginRef, whole
@@ -316,7 +315,9 @@ def _check_column(config: Config) -> None:
             raise UserError(f"data.sampler: {error}") from error
 
 
-def _check_part(key: str, kind: str, name: str, options: Mapping[str, Any] | None = None) -> None:
+def _check_part(
+    key: str, kind: str, name: str, options: Mapping[str, object] | None = None
+) -> None:
     """Check the part at a key; a shipped one without options is read, not imported."""
     try:
         if options or ":" in name:
@@ -363,6 +364,6 @@ def _best_of(run: Path) -> str:
     return f": use one of its checkpoints, e.g. {run}/checkpoints/step-{step} (its {which})"
 
 
-def _require_path(where: str, path: Any, expanded: Path | None = None) -> None:
+def _require_path(where: str, path: object, expanded: Path | None = None) -> None:
     if isinstance(path, str) and not (expanded or Path(path)).exists():
         raise UserError(f"{where}: there is no file or folder {path!r}")

@@ -122,7 +122,7 @@ def _closing(answer: str, start: int) -> int:
     return 0
 
 
-def _flatten(payload: Any) -> list[Labelled]:
+def _flatten(payload: object) -> list[Labelled]:
     """Return the boxes of nested lists and objects, the last ones first as the harness does."""
     labelled, left = [], [payload]
     while left:

@@ -135,7 +135,7 @@ class Benchmark:
     path: str
     """A local copy of the published data: a folder with the files of the split, or one file."""
 
-    def adapt(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    def adapt(self, row: Mapping[str, object]) -> Mapping[str, Any]:
         """Return a row of the published layout with every value in a column of its own."""
         return row
 
@@ -205,7 +205,7 @@ class BenchmarkCard(Card):
                 )
         return rows
 
-    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+    def to_sample(self, row: Mapping[str, object], source: str) -> Sample:
         """Return a row as a sample that is asked by the protocol."""
         sample = self.table.to_sample(row, source)
         sample = self.change(replace(sample, meta={**sample.meta, INDEX: row[INDEX]}))

@@ -34,7 +34,7 @@ MAX_CHARS = 20_000
 """Longest list that is read."""
 
 
-def texts_of(row: Mapping[str, Any], column: str) -> list[str]:
+def texts_of(row: Mapping[str, object], column: str) -> list[str]:
     """Return the texts of a column with a list of them as Python writes it; nothing is evaluated.
 
     Raises:
@@ -43,7 +43,7 @@ def texts_of(row: Mapping[str, Any], column: str) -> list[str]:
     return [str(value) for value in _listed(row, column, (str, int, float))]
 
 
-def numbers_of(row: Mapping[str, Any], column: str) -> list[float]:
+def numbers_of(row: Mapping[str, object], column: str) -> list[float]:
     """Return the numbers of a column with a list of them, or with such a list as Python writes it.
 
     Raises:
@@ -52,7 +52,7 @@ def numbers_of(row: Mapping[str, Any], column: str) -> list[float]:
     return [float(value) for value in _listed(row, column, (int, float))]
 
 
-def _listed(row: Mapping[str, Any], column: str, kinds: tuple[type, ...]) -> list[Any]:
+def _listed(row: Mapping[str, object], column: str, kinds: tuple[type, ...]) -> list[Any]:
     value = row.get(column)
     where = f"{row.get(WHERE, 'row')}: column {column!r}: expected a list"
     if isinstance(value, str):
@@ -87,7 +87,7 @@ def letter_of(row: Mapping[str, Any], answer: str, options: str) -> str:
     return string.ascii_uppercase[texts.index(row[answer])]
 
 
-def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+def mask_of(row: Mapping[str, object], column: str) -> dict[str, Any]:
     """Return a mask as run lengths: an image, of which pixels from half brightness on count, or bits.
 
     Raises:
@@ -97,7 +97,7 @@ def mask_of(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     return {"size": [int(n) for n in mask["size"]], "counts": mask["counts"].decode("ascii")}
 
 
-def box_of_mask(row: Mapping[str, Any], column: str) -> list[float]:
+def box_of_mask(row: Mapping[str, object], column: str) -> list[float]:
     """Return the box xyxy in pixels around a mask; an empty one has none, and is an error.
 
     Raises:
@@ -110,7 +110,7 @@ def box_of_mask(row: Mapping[str, Any], column: str) -> list[float]:
     return [float(n) for n in (wide.min(), high.min(), wide.max() + 1, high.max() + 1)]
 
 
-def _bits(row: Mapping[str, Any], column: str) -> npt.NDArray[np.bool_]:
+def _bits(row: Mapping[str, object], column: str) -> npt.NDArray[np.bool_]:
     """Return the pixels of a mask, [height, width]."""
     value = row.get(column)
     try:
@@ -280,7 +280,7 @@ LAYOUTS = {"coco": coco_rows, "moments": moment_rows, "classes": class_rows}
 """Layouts that are no table, by name."""
 
 
-def file_of(row: Mapping[str, Any]) -> Path:
+def file_of(row: Mapping[str, object]) -> Path:
     """Return the data file that a row stands in: some layouts tell its task by the file alone."""
     where = str(row[WHERE])
     return Path(re.split(r" (?:item|row) \d+$|:\d+$", where)[0])

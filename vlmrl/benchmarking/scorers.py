@@ -88,7 +88,7 @@ def odinw_row(answer: str, sample: Sample, frame: Frame) -> tuple[Detections, fl
     return image, sum(overlap >= 0.5 for overlap in overlaps) / len(overlaps) if overlaps else 0.0
 
 
-def _said(sample: Sample, key: str, otherwise: Any) -> Any:
+def _said(sample: Sample, key: str, otherwise: object) -> Any:
     value = sample.meta.get(key)
     return json.loads(value) if isinstance(value, str) and value else otherwise
 

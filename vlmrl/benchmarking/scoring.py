@@ -311,7 +311,7 @@ class Stored:
     """pass@k by k; empty if no answers were sampled."""
 
 
-def write_result(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
+def write_result(folder: Path, result: Result, manifest: Mapping[str, object]) -> None:
     """Write a result with its manifest, and its rows."""
     numbers = asdict(replace(result, rows=()))
     del numbers["rows"]

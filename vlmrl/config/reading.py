@@ -23,7 +23,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     return parse(config_tree.read(name, overrides), name)
 
 
-def parse(tree: Mapping[str, Any], name: str = "config") -> Config:
+def parse(tree: Mapping[str, object], name: str = "config") -> Config:
     """Validate a tree of plain values; UserError: for each problem a line with `name` and the key's path."""
     try:
         plain = json.loads(json.dumps(tree))
@@ -60,7 +60,7 @@ def _check_over_training(config: Config, name: str) -> None:
                 )
 
 
-def _validate(tree: Mapping[str, Any], name: str) -> Config:
+def _validate(tree: Mapping[str, object], name: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -135,7 +135,7 @@ def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
     return section, ".".join(keys)
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
+def _section_in(annotation: object) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     sections = (_section_in(inner) for inner in typing.get_args(annotation))

@@ -51,7 +51,7 @@ JSON_SCHEMA = {
 """How editors are told of it."""
 
 
-def is_schedule(value: Any) -> bool:
+def is_schedule(value: object) -> bool:
     """Return whether a value of a config is written as a schedule, sound or not."""
     return isinstance(value, Mapping) and set(value) == {"schedule"}
 
@@ -108,7 +108,7 @@ def _bounds(plan: Mapping[str, Any]) -> tuple[float, float]:
     return float(plan.get("from", 0.0)), float(plan.get("until", 1.0))
 
 
-def _is_sound(plan: Any) -> bool:
+def _is_sound(plan: object) -> bool:
     if isinstance(plan, Mapping):
         forms = [key for key in plan if key in CURVES]
         bounds = [plan.get("from", 0), plan.get("until", 1)]
@@ -129,7 +129,7 @@ def _is_sound(plan: Any) -> bool:
     return all(a < b for a, b in itertools.pairwise(shares))
 
 
-def _are_numbers(values: Any, count: int) -> bool:
+def _are_numbers(values: object, count: int) -> bool:
     return (
         isinstance(values, list | tuple)
         and len(values) == count

@@ -71,14 +71,14 @@ class Section(BaseModel):
         return type(self).model_validate({**self.model_dump(), **now})
 
     @classmethod
-    def _value_at(cls, key: str, plan: Any, progress: float) -> Any:
+    def _value_at(cls, key: str, plan: object, progress: float) -> Any:
         value = schedule.resolve(plan, progress)
         whole = cls.model_fields[key].annotation is int and isinstance(value, float)
         return round(value) if whole else value
 
     @model_validator(mode="wrap")
     @classmethod
-    def _keep_schedules(cls, value: Any, handler: Callable[[Any], S]) -> S:
+    def _keep_schedules(cls, value: object, handler: Callable[[Any], S]) -> S:
         section = handler(value)
         if isinstance(value, Mapping):
             section._schedules = {
@@ -91,7 +91,7 @@ class Section(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _first_of_schedule(
-        cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo
+        cls, value: object, handler: Callable[[Any], Any], info: ValidationInfo
     ) -> Any:
         key = str(info.field_name)
         wanted = cls.model_fields[key].annotation
@@ -125,7 +125,7 @@ class Named(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_string(cls, value: Any) -> Any:
+    def _from_string(cls, value: object) -> Any:
         return {cls.short: value} if isinstance(value, str) else value
 
     @classmethod

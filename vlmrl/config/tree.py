@@ -121,7 +121,7 @@ def find(name: str, base: Path | None = None) -> Path:
     raise UserError(f"no config file and no shipped config is named {name!r}{hint}")
 
 
-def merge(base: Any, over: Any, key: str = "") -> Any:
+def merge(base: object, over: object, key: str = "") -> Any:
     """`over` on top of `base`: mappings key by key, everything else replaced.
 
     A plugin of another name does not inherit the options of the one it replaces.
@@ -136,7 +136,7 @@ def merge(base: Any, over: Any, key: str = "") -> Any:
     return {**base, **{k: merge(base[k], v, k) if k in base else v for k, v in over.items()}}
 
 
-def override(tree: Mapping[str, Any], text: str) -> dict[str, Any]:
+def override(tree: Mapping[str, object], text: str) -> dict[str, Any]:
     """`tree` with one `a.b.c=value` applied; the value is YAML, an empty one is null.
 
     An entry of a list is named by its position or by its own name, e.g. `rewards.box_iou.weight=2`.
@@ -188,7 +188,7 @@ def _split_at_commas(text: str) -> list[str]:
     return pieces
 
 
-def _with(node: Any, path: list[str], value: Any, where: str, key: str = "") -> Any:
+def _with(node: object, path: list[str], value: object, where: str, key: str = "") -> Any:
     if not path:
         return value
     node = {} if node is None else _long(node, key)
@@ -215,7 +215,7 @@ def _index(entries: list[Any], part: str, where: str) -> int:
     raise UserError(f"{where}: no entry {part!r}{nearest(part, named)}")
 
 
-def _long(value: Any, key: str) -> Any:
+def _long(value: object, key: str) -> Any:
     return {SHORT[key]: value} if key in SHORT and isinstance(value, str) else value
 
 

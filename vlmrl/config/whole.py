@@ -112,7 +112,7 @@ def check(stages: Sequence[StageConfig]) -> None:
         before = stage.until or 1.0
 
 
-def lay_over(tree: Mapping[str, Any], stage: StageConfig) -> dict[str, Any]:
+def lay_over(tree: Mapping[str, object], stage: StageConfig) -> dict[str, Any]:
     """Return a config's plain values, those of a stage laid over them; UserError: a source is not there."""
     own = stage.model_dump(exclude_none=True)
     keys = ("data", "rollout", "rewards", "algorithm", "optimizer")

@@ -105,7 +105,7 @@ def video_named(folder: Path, name: str) -> Media:
     return Media("video", path=str(folder / f"{name}.mp4"))
 
 
-def spans_truth(spans: Sequence[Any], duration: float | None, **others: Any) -> Truth:
+def spans_truth(spans: Sequence[object], duration: float | None, **others: Any) -> Truth:
     """Build a truth of spans in seconds; those past the video's end are cut at `duration`.
 
     Raises:
@@ -173,7 +173,7 @@ def check_inside(boxes: Sequence[Any], frame: Frame) -> None:
             )
 
 
-def note_points(value: Any, frame: Frame) -> None:
+def note_points(value: object, frame: Frame) -> None:
     """Hand the points that a row states to `noting_places`; `json_form.read` checks them."""
     items = value if isinstance(value, list) else []
     bare = [item.get("point") if isinstance(item, Mapping) else item for item in items]
@@ -186,7 +186,7 @@ def _note(places: Sequence[Any], frame: Frame) -> None:
         noted += [StatedPlace(tuple(map(float, numbers)), frame) for numbers in places]
 
 
-def _are_numbers(place: Any, count: int) -> bool:
+def _are_numbers(place: object, count: int) -> bool:
     return (
         isinstance(place, list | tuple)
         and len(place) == count

@@ -49,7 +49,7 @@ class Card:
         """
         raise TypeError(f"{type(self).__name__} must define rows")
 
-    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+    def to_sample(self, row: Mapping[str, object], source: str) -> Sample:
         """One row as a sample: truth in the unit square and in seconds.
 
         Raises:
@@ -61,7 +61,7 @@ class Card:
         """Return the folder that media paths must stay inside, unless `data.media_root` names another."""
         return None
 
-    def group(self, row: Mapping[str, Any]) -> str | None:
+    def group(self, row: Mapping[str, object]) -> str | None:
         """Rows of one group stay on one side of a split `train[:80%]`; None: each for itself."""
         return None
 

@@ -51,7 +51,7 @@ class Condition:
         self._holds = self._truth(tree.body)
         self.columns = tuple(sorted(self._columns))
 
-    def holds(self, row: Mapping[str, Any]) -> bool:
+    def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether it holds of a row.
 
         Raises:

@@ -82,7 +82,9 @@ def _snapped(box: Box, grid: int) -> Box:
     return Box(x1, y1, x2, y2, box.label)
 
 
-def corpus(card: Card, rows: Sequence[Mapping[str, Any]], frame: Frame | None = None) -> list[str]:
+def corpus(
+    card: Card, rows: Sequence[Mapping[str, object]], frame: Frame | None = None
+) -> list[str]:
     """Questions and written demonstrations of the first rows, and the whole numbers up to 1000.
 
     `frame`: the image's, where all have the same; else coordinates are left to the list of
@@ -157,7 +159,7 @@ def read_demonstrations(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int,
 
 
 def with_demonstrations(
-    rows: RowsView, path: Path, manifested: Mapping[str, Any]
+    rows: RowsView, path: Path, manifested: Mapping[str, object]
 ) -> tuple[RowsView, str]:
     """Return the rows that have a kept demonstration (under `DEMO`), and a short digest of these.
 

@@ -87,7 +87,7 @@ EXAMPLES = {
 }
 
 
-def resolve(value: Any) -> Any:
+def resolve(value: object) -> Any:
     """Return a card's options with each text `example:NAME/...` replaced by that path on this machine.
 
     Raises:

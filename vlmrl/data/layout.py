@@ -156,7 +156,7 @@ class Layout:
         """Return the folder that relative media paths start from and must stay inside."""
         return str(place.media_home)
 
-    def rewards_of(self, row: Mapping[str, Any]) -> Any:
+    def rewards_of(self, row: Mapping[str, object]) -> Any:
         """Return the verifiers that a row names for itself, for a check of all rows before training.
 
         Only the columns `reward_columns` of the row may be looked at.
@@ -174,7 +174,7 @@ class Layout:
         """
         raise TypeError(f"{cls.__name__} must define write_example")
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys (`vlmrl.data.typed_rows.KEYS`).
 
         Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vlmrl import plugins
 from vlmrl.data.files.hub_download import locate
@@ -33,7 +32,7 @@ def matches(place: DataPlace) -> list[Match]:
     return [match for name, match in by_name.items() if name not in narrowed]
 
 
-def card_of_path(path: str, options: Mapping[str, Any]) -> str:
+def card_of_path(path: str, options: Mapping[str, object]) -> str:
     """Return the name of the card that reads a data file or folder: table, records or auto."""
     if "columns" in options:
         return "table"
@@ -50,7 +49,7 @@ def card_of_path(path: str, options: Mapping[str, Any]) -> str:
 
 
 def choose(
-    place: DataPlace, name: str | None = None, options: Mapping[str, Any] | None = None
+    place: DataPlace, name: str | None = None, options: Mapping[str, object] | None = None
 ) -> tuple[Layout, Match]:
     """Return the layout called `name`, or the one that fits, built with these options, and why.
 

@@ -22,7 +22,7 @@ _ASKS = re.compile(
 )
 
 
-def lettered(question: Any, options: Any, right: Any) -> tuple[str, Truth, Demo]:
+def lettered(question: object, options: Any, right: Any) -> tuple[str, Truth, Demo]:
     """List options under a question, one a line; `right` is an option's text or its index from 0.
 
     Raises:
@@ -62,7 +62,7 @@ def inline(listing: str) -> tuple[str, ...]:
     return ()
 
 
-def options_of(value: Any) -> tuple[str, ...]:
+def options_of(value: object) -> tuple[str, ...]:
     """Read the options of a row: a list of texts, or one text with letters; marks are removed.
 
     Raises:

@@ -6,7 +6,6 @@ import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ def make_prompt(
     sample: Sample,
     media: Sequence[Decoded],
     family: Family,
-    processor: Any,
+    processor: object,
     instruction: str = "",
 ) -> Prompt:
     """Return the prompt of a sample: text rendered, media encoded once, frame of its `main_medium`.
@@ -51,7 +50,7 @@ def make_prompt(
 
 
 def _write_examples(
-    sample: Sample, media: Sequence[Decoded], family: Family, processor: Any
+    sample: Sample, media: Sequence[Decoded], family: Family, processor: object
 ) -> Iterator[Turn]:
     """Yield the turns of a sample's examples, their answers in the model's space."""
     left = iter(media)
@@ -68,7 +67,9 @@ def _write_examples(
         yield Turn("assistant", (answer,))
 
 
-def with_media(prompt: Prompt, media: Sequence[Decoded], family: Family, processor: Any) -> Prompt:
+def with_media(
+    prompt: Prompt, media: Sequence[Decoded], family: Family, processor: object
+) -> Prompt:
     """Return the prompt with other media of the same kinds and sizes as its own."""
     encoded = family.encode(processor, prompt.text, media)
     return replace(prompt, encoded=encoded, media=tuple(media))

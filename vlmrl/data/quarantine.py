@@ -97,7 +97,7 @@ class Quarantine:
         self._known[line["source"], line["split"]][line["row"]] = line["reason"]
         self.counts[line["kind"]] += 1
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, object]) -> None:
         if self._path is not None and distributed.is_main():
             append_line(self._path, {**line, SUM: _sum(line)})
 
@@ -116,7 +116,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _sum(line: Mapping[str, Any]) -> int:
+def _sum(line: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(line, sort_keys=True).encode())
 
 

@@ -61,7 +61,9 @@ def read_ratings(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int, Rating
     return manifest, ((number, _read(path, number, line)) for number, line in lines)
 
 
-def with_ratings(rows: RowsView, path: Path, manifested: Mapping[str, Any]) -> tuple[RowsView, str]:
+def with_ratings(
+    rows: RowsView, path: Path, manifested: Mapping[str, object]
+) -> tuple[RowsView, str]:
     """Return rows with the columns of their ratings, and a short digest of these.
 
     `manifested` is what a manifest would say of the source: name, card, options and split. It is found
@@ -155,7 +157,7 @@ def _check(
 
 
 def _entry(
-    path: Path, entries: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
+    path: Path, entries: Sequence[Mapping[str, object]], wanted: Mapping[str, object]
 ) -> tuple[Mapping[str, Any], bool]:
     """Return the source of a manifest that is meant, and whether it is of the same card and options."""
     of_split = [e for e in entries if isinstance(e, dict) and e.get("split") == wanted["split"]]

@@ -40,7 +40,7 @@ MAX_CONFIGURATIONS = 64
 """Most distinct pairs of verifier and options that the rows of one split may name."""
 
 
-def read_rewards(value: Any) -> tuple[RowReward, ...]:
+def read_rewards(value: object) -> tuple[RowReward, ...]:
     """Return the rewards of a row: a list of names and objects, or its JSON text; None: none of its own.
 
     Raises:
@@ -60,7 +60,7 @@ def read_rewards(value: Any) -> tuple[RowReward, ...]:
 
 
 def check_all(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, object]],
     column: str,
     read: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> None:
@@ -136,7 +136,7 @@ def _read(text: str) -> tuple[RowReward, ...]:
     return tuple(rewards)
 
 
-def _reward(item: Any) -> RowReward:
+def _reward(item: object) -> RowReward:
     if not isinstance(item, Mapping):
         raise UserError(f"expected a name or an object with a verifier, got {item!r:.60}")
     for key in item:
@@ -169,7 +169,7 @@ def _reward(item: Any) -> RowReward:
     return RowReward(name, float(weight), json.dumps(options, sort_keys=True))
 
 
-def _may_name_code(type_: Any) -> bool:
+def _may_name_code(type_: object) -> bool:
     """Return whether an option takes any text or value: a path, an address or a verifier, perhaps."""
     if typing.get_origin(type_) in (typing.Union, types.UnionType):
         return any(map(_may_name_code, typing.get_args(type_)))
@@ -192,7 +192,7 @@ LISTS: dict[str, str] = {kind: key for key, kind in MEDIA_KEYS.items()}
 _MARK = re.compile(r"<(image|video|audio)>")
 
 
-def read_system(value: Any) -> str:
+def read_system(value: object) -> str:
     """Return the text of a system turn; None means that there is none.
 
     Raises:
@@ -203,7 +203,7 @@ def read_system(value: Any) -> str:
     return value or ""
 
 
-def read_history(value: Any, folder: str | Path) -> tuple[Turn, ...]:
+def read_history(value: object, folder: str | Path) -> tuple[Turn, ...]:
     """Return the turns of a history: a list, or its JSON text; None means that there is none.
 
     A turn has a `role` (user or assistant), its text under `content`, and its `images`, `videos` and
@@ -231,7 +231,7 @@ def read_history(value: Any, folder: str | Path) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def _turn(turn: Any, folder: str | Path) -> Turn:
+def _turn(turn: object, folder: str | Path) -> Turn:
     if not isinstance(turn, Mapping):
         raise UserError(f"expected an object with role and content, got {turn!r:.60}")
     known = ("role", "content", *MEDIA_KEYS)
@@ -298,7 +298,7 @@ PUBLISHED = (VIDEO_R1, R1_AQA, VIDEOCHAT_R1)
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
 
 
-def under_our_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def under_our_keys(row: Mapping[str, object]) -> Mapping[str, Any]:
     """Put `question`, `answer`, `id` and the media where the card `records` looks for them.
 
     `options` stay only where the row is multiple choice; `glue` becomes `spans`.
@@ -316,11 +316,11 @@ def under_our_keys(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return row
 
 
-def _without(row: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+def _without(row: Mapping[str, object], keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
+def _video_r1(row: Mapping[str, object]) -> dict[str, Any]:
     kinds = {"image": "images", "video": "videos"}
     if row["data_type"] not in kinds:
         raise UserError(f"key 'data_type': expected image or video, got {row['data_type']!r:.60}")
@@ -331,7 +331,7 @@ def _video_r1(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**_without(row, VIDEO_R1), **ours, kinds[row["data_type"]]: [row["path"]]}
 
 
-def _r1_aqa(row: Mapping[str, Any]) -> dict[str, Any]:
+def _r1_aqa(row: Mapping[str, object]) -> dict[str, Any]:
     options, right = row["multi_choice"], row["answer"]
     if not isinstance(options, list):
         raise UserError(f"key 'multi_choice': expected a list, got {options!r:.60}")

@@ -239,7 +239,7 @@ def read_condition(config: SourceConfig) -> Condition | None:
         raise UserError(f"source {config.label!r}: where: {error}") from error
 
 
-def open_card(name: str, options: Mapping[str, Any] | None = None) -> Card:
+def open_card(name: str, options: Mapping[str, object] | None = None) -> Card:
     """Open a card by name; a data file or folder means `table` if `columns` are given.
 
     Else it means `auto` where a layout is recognised, and `records` for rows with question and answer.
@@ -276,7 +276,7 @@ def _is_data(name: str) -> bool:
 
 
 def open_target(
-    text: str, options: Mapping[str, Any] | None = None, root: str | None = None
+    text: str, options: Mapping[str, object] | None = None, root: str | None = None
 ) -> Source:
     """Open the source that `CARD_OR_FILE[:split]` on a command line means, e.g. `shapes:train[:80%]`.
 

@@ -72,7 +72,7 @@ class Typing:
         return f"column {self.names[key]!r}" if key in self.names else f"`{key}`"
 
 
-def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
+def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
     """Return the sample of a typed row that stands at `where`.
 
     Raises:
@@ -112,7 +112,7 @@ def to_sample(row: Mapping[str, Any], where: str, typing: Typing) -> Sample:
     )
 
 
-def media_of(row: Mapping[str, Any], folder: str) -> list[Media]:
+def media_of(row: Mapping[str, object], folder: str) -> list[Media]:
     """Return the media of a typed row: images, videos, audios; nothing is opened.
 
     Raises:
@@ -127,12 +127,14 @@ def media_of(row: Mapping[str, Any], folder: str) -> list[Media]:
     return media
 
 
-def _get(row: Mapping[str, Any], key: str, default: Any) -> Any:
+def _get(row: Mapping[str, object], key: str, default: object) -> Any:
     value = row.get(key)
     return default if value is None else value
 
 
-def _parts(row: Mapping[str, Any], media: list[Media], typing: Typing) -> tuple[str | Media, ...]:
+def _parts(
+    row: Mapping[str, object], media: list[Media], typing: Typing
+) -> tuple[str | Media, ...]:
     question = _get(row, "question", "")
     if not isinstance(question, str):
         raise UserError(f"{typing.column('question')}: expected a text, got {question!r:.60}")
@@ -145,7 +147,7 @@ def _parts(row: Mapping[str, Any], media: list[Media], typing: Typing) -> tuple[
     return parts
 
 
-def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Truth:
+def _truth(row: Mapping[str, object], media: Sequence[Media], typing: Typing) -> Truth:
     # JSON's own true and false, 1 and 0, or these words as text
     flags = {"true": True, "false": False, "1": True, "0": False}
     none = flags.get(str(stated := _get(row, "none", False)).strip().lower())
@@ -179,7 +181,7 @@ def _truth(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Tr
     return Truth.of({**values, "none": none or nothing}, about)
 
 
-def _about(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> int:
+def _about(row: Mapping[str, object], media: Sequence[Media], typing: Typing) -> int:
     """Return which of the images (or videos) the places of a row are in."""
     stated = _get(row, "image_index", 0)
     if isinstance(stated, str) and stated.strip().isdecimal():
@@ -212,7 +214,7 @@ def _frame(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Fr
     return Frame(int(width), int(height), space="pixel")
 
 
-def _boxes(row: Mapping[str, Any], value: Any, frame: Frame, typing: Typing) -> list[Any]:
+def _boxes(row: Mapping[str, object], value: object, frame: Frame, typing: Typing) -> list[Any]:
     boxes = _typed("boxes", value)
     if boxes and not isinstance(boxes[0], list | Mapping):
         boxes = [boxes]  # one box, bare
@@ -227,7 +229,7 @@ def _boxes(row: Mapping[str, Any], value: Any, frame: Frame, typing: Typing) -> 
     return [{"box": box, "label": name} for box, name in zip(boxes, labels, strict=True)]
 
 
-def _typed(key: str, value: Any) -> Any:
+def _typed(key: str, value: object) -> Any:
     """Return a cell's value: lists may come as JSON text or as one bare item, numbers as text."""
     if key == "answer" or key == "choice":
         return str(value) if isinstance(value, int | float) else value

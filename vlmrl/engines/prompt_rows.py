@@ -186,7 +186,7 @@ class SharedPrompts(CopiedPrompts, Mask):
 
 
 def hold(
-    model: Any, cache: DynamicCache, mask: torch.Tensor, num_rows: int, more: int
+    model: object, cache: DynamicCache, mask: torch.Tensor, num_rows: int, more: int
 ) -> CopiedPrompts:
     """Return the rows to decode: shared where the model supports it and `MIN_SAVED` tokens are saved."""
     plain = all(type(layer) is DynamicLayer for layer in cache.layers)

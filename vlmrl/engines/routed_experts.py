@@ -90,7 +90,9 @@ def watching(policy: ServedPolicy) -> Iterator[Recorder]:
             hook.remove()
 
 
-def _note(choices: list[torch.Tensor], _: Any, __: Any, output: tuple[torch.Tensor, ...]) -> None:
+def _note(
+    choices: list[torch.Tensor], _: object, __: object, output: tuple[torch.Tensor, ...]
+) -> None:
     choices.append(output[2])
 
 

@@ -276,7 +276,7 @@ class RunningVllm(RunningEngine):
         in_order = sorted(outputs, key=lambda output: int(output.request_id))
         return zip(in_order, requests, strict=True)
 
-    def _enqueue(self, prompt: Prompt, fields: Mapping[str, Any]) -> list[str]:
+    def _enqueue(self, prompt: Prompt, fields: Mapping[str, object]) -> list[str]:
         from vllm import SamplingParams
 
         request: dict[str, Any] = {"prompt_token_ids": list(prompt.encoded.compact_ids)}

@@ -64,7 +64,7 @@ class _Cast:
 
 
 def _compute(
-    experts: Any, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
+    experts: object, hidden: torch.Tensor, index: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
     return grouped_mm_experts_forward(_Cast(experts), hidden, index, weights)  # type: ignore[arg-type]
 
@@ -171,7 +171,11 @@ _ACTIVE: ContextVar[Callable[[], AbstractContextManager[None]] | None] = Context
 
 
 def _choose(
-    family: Family, choices: torch.Tensor, router: Any, _: Any, output: tuple[torch.Tensor, ...]
+    family: Family,
+    choices: torch.Tensor,
+    router: object,
+    _: object,
+    output: tuple[torch.Tensor, ...],
 ) -> tuple[torch.Tensor, ...]:
     """Replace what a router returns for N tokens by these choices [N, k] and their weights."""
     logits, _, own = output

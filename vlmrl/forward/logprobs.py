@@ -37,7 +37,7 @@ CHUNK = 4096
 
 
 def completion_logprobs(
-    model: Any,
+    model: object,
     family: Family,
     micro: MicroBatch,
     temperature: float,

@@ -24,7 +24,7 @@ from vlmrl.schema import Encoded, MicroBatch
 
 
 def one_by_one(
-    model: Any,
+    model: object,
     family: Family,
     micro: MicroBatch,
     temperature: float,
@@ -86,7 +86,7 @@ def _compute_prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
 
 
 def _continue_prefix(
-    prefix: _Prefix, model: Any, family: Family, part: MicroBatch, tokens: torch.Tensor
+    prefix: _Prefix, model: object, family: Family, part: MicroBatch, tokens: torch.Tensor
 ) -> torch.Tensor:
     """Return the hidden states [C, H] that predict the `tokens` [C] of the only completion of `part`."""
     prompt, shown = part.prompts[0].encoded, list(part.encoded[1:])

@@ -105,7 +105,7 @@ class Split:
         return _Sum.apply(x, self.group)
 
 
-def find_split(model: Any, supported: bool) -> Split | None:
+def find_split(model: object, supported: bool) -> Split | None:
     """Return the ranks with which this one shares the tokens of `model`; None if it shares none.
 
     Raises:
@@ -141,7 +141,7 @@ def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
 
 def decode(
     split: Split | None,
-    model: Any,
+    model: object,
     family: Family,
     choices: torch.Tensor | None,
     ids: torch.Tensor,
@@ -209,7 +209,7 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(grads[0], ctx.group), None
 
 
-def _exchanged(x: torch.Tensor, group: Any) -> torch.Tensor:
+def _exchanged(x: torch.Tensor, group: object) -> torch.Tensor:
     x = x.contiguous()
     came = torch.empty_like(x)
     dist.all_to_all_single(came, x, group=group)
@@ -223,11 +223,11 @@ class _Sum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Any) -> torch.Tensor:
+    def forward(ctx: object, x: torch.Tensor, group: object) -> torch.Tensor:
         total = x.clone()
         dist.all_reduce(total, group=group)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: object, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return grads[0], None

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 from vlmrl.engines.base import (
     ConcurrentRunningEngine,
@@ -501,7 +501,7 @@ class _Generation:
             raise UserError("generation was aborted")
 
 
-def first_view(family: Family, processor: Any, prompt: Prompt) -> View:
+def first_view(family: Family, processor: object, prompt: Prompt) -> View:
     """Return what tools see of a prompt: its media, each in the space in which the policy writes of it."""
     frames = [family.frame(processor, medium) for medium in prompt.media]
     shown = zip(prompt.media, frames, prompt.sample.media, strict=True)

@@ -184,7 +184,7 @@ class PackedParts:
     pickled: bytes
 
     @classmethod
-    def of(cls, parts: Any) -> PackedParts:
+    def of(cls, parts: object) -> PackedParts:
         """Return parts as they cross to a worker."""
         pickled = pickle.dumps(parts)
         return cls(plugins.user_files(pickled), pickled)
@@ -214,7 +214,7 @@ def limit_files(limits: CallLimits) -> None:
 
 
 def call(
-    tool: str, name: str, arguments: Mapping[str, Any], shared: SharedView, limits: CallLimits
+    tool: str, name: str, arguments: Mapping[str, object], shared: SharedView, limits: CallLimits
 ) -> CallReply:
     """Call a tool's function; whatever it raises but `Refused` is a fault.
 

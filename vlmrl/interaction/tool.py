@@ -267,7 +267,7 @@ def schema(
 
 
 def to_values(
-    function: Callable[..., Any], arguments: Mapping[str, Any], frame_of: FrameOf
+    function: Callable[..., Any], arguments: Mapping[str, object], frame_of: FrameOf
 ) -> dict[str, Any]:
     """Return a policy's arguments as the types that a function wants.
 
@@ -299,7 +299,7 @@ def to_values(
     return {key: _convert(key, known[key][0], value, timed) for key, value in arguments.items()}
 
 
-def _type_schema(hint: Any, space: Space) -> dict[str, Any]:
+def _type_schema(hint: object, space: Space) -> dict[str, Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         annotated = _type_schema(inner[0], space)
@@ -413,7 +413,7 @@ class Tool:
     def prepare(self) -> None:
         """Load what the first call needs; runs in each worker process, without a time limit."""
 
-    def call(self, name: str, arguments: Mapping[str, Any], view: View) -> Part | Sequence[Part]:
+    def call(self, name: str, arguments: Mapping[str, object], view: View) -> Part | Sequence[Part]:
         """Call the function of this name with a policy's arguments.
 
         Raises:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from vlmrl.config import AudioConfig, VideoConfig
 from vlmrl.errors import MediaError, UserError
@@ -85,7 +85,7 @@ class Reading:
     """Whether videos come with their audio."""
 
 
-def reference(value: Any, folder: str | Path = "", kind: MediaKind = "image") -> Media:
+def reference(value: object, folder: str | Path = "", kind: MediaKind = "image") -> Media:
     """Return the Media that a value of a data row stands for; nothing is opened.
 
     `value` is a path (a relative one starts from `folder`), an http(s) URL, a `data:` URI, base64

@@ -128,17 +128,19 @@ def _make_mask(*, mask_function: MaskFunction, **settings: Any) -> Any:
 
 
 def _attend(
-    module: Any,
+    module: object,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Any,
+    attention_mask: object,
     scaling: float | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, Any]:
     """Attend as the mask says, also where the layer sees a slice of its rows (`AttentionInterface`)."""
 
-    def attend_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+    def attend_rows(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: object
+    ) -> torch.Tensor:
         return _attend_rows(module, q, k, v, mask, scaling, **settings)
 
     if isinstance(attention_mask, SlicedMask):

@@ -98,18 +98,18 @@ class Family:
 
         return transformers.AutoModelForMultimodalLM
 
-    def adopt(self, processor: Any, config: Any) -> None:
+    def adopt(self, processor: object, config: object) -> None:
         """Store on a loaded processor what encoding needs and only the model's config knows."""
 
-    def render(self, processor: Any, sample: Sample, instruction: str) -> str:
+    def render(self, processor: object, sample: Sample, instruction: str) -> str:
         """Render the chat prompt as `render_chat`: ONE placeholder per medium, generation prompt included."""
         return render_chat(self, processor, sample, instruction)
 
-    def encode(self, processor: Any, text: str, media: Sequence[Decoded]) -> Encoded:
+    def encode(self, processor: object, text: str, media: Sequence[Decoded]) -> Encoded:
         """Encode a rendered prompt and its decoded media, in prompt order: ids, tensors, positions."""
         raise TypeError(f"{type(self).__name__} must define encode")
 
-    def reply(self, processor: Any, parts: Sequence[str | Decoded]) -> str:
+    def reply(self, processor: object, parts: Sequence[str | Decoded]) -> str:
         """Render an observation as it follows the policy's end of turn, up to the policy's next turn.
 
         One placeholder per medium; special tokens that a text spells out are broken up.
@@ -119,7 +119,7 @@ class Family:
         """
         return render_reply(self, processor, parts)
 
-    def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+    def extend(self, processor: object, text: str, media: Sequence[Decoded], start: int) -> Encoded:
         """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
         return shift(self.encode(processor, text, media), start)
 
@@ -141,15 +141,15 @@ class Family:
     def _join_tensors(self, name: str, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
         return torch.cat([before, after])
 
-    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+    def frame(self, processor: object, medium: Decoded | None) -> Frame:
         """Return the frame of a prompt from its first medium (None: the prompt has no media)."""
         raise TypeError(f"{type(self).__name__} must define frame")
 
-    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+    def image_tokens(self, processor: object, width: int, height: int) -> int:
         """Count the placeholders of an image of this size in `ids`; UserError if it is refused."""
         raise TypeError(f"{type(self).__name__} must define image_tokens")
 
-    def media_token_ids(self, processor: Any) -> tuple[int, ...]:
+    def media_token_ids(self, processor: object) -> tuple[int, ...]:
         """Return the ids that must never be sampled: a sampled placeholder breaks the next forward."""
         return _ids_of(processor, self.media_tokens)
 
@@ -159,7 +159,7 @@ class Family:
         ids = [*_ids_of(processor, self.turn_ends), *([] if own is None else [own])]
         return tuple(dict.fromkeys(ids))
 
-    def tower_features(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
+    def tower_features(self, model: object, prompts: Sequence[Encoded]) -> Features | None:
         """Return what the towers find in the media, each prompt once; None if no prompt has media.
 
         Towers that train run here, with gradient; `frozen_towers` says when frozen ones do.
@@ -169,14 +169,14 @@ class Family:
             return self.run_towers(model, prompts)
         return frozen.features(self, model, prompts)
 
-    def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> Features | None:
+    def run_towers(self, model: object, prompts: Sequence[Encoded]) -> Features | None:
         """Run the towers ONCE per prompt, with gradient; return None if no prompt has media.
 
         Features keep the order of the prompts, so that `spread` can pick them by prompt.
         """
         raise TypeError(f"{type(self).__name__} must define run_towers")
 
-    def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
+    def media_of(self, model: object, prompt: Encoded) -> list[Encoded]:
         """Return the media of a prompt, in order, each as a prompt that shows nothing else.
 
         These are what frozen towers see at a time. The base class takes all media of a prompt for one.
@@ -246,7 +246,7 @@ class Family:
         )
         return {number: router for number, router in numbered if router is not None}
 
-    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    def weigh(self, router: object, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Return the weights [N, k] that a router with these logits [N, .] gives these experts [N, k]."""
         raise TypeError(f"{type(self).__name__} must define weigh")
 

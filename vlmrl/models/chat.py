@@ -32,7 +32,7 @@ RESPONSE = ("<tool_response>", "</tool_response>")
 PROBE = "vlmrl0probe"
 
 
-def write_tool_list(schemas: Sequence[Mapping[str, Any]]) -> str:
+def write_tool_list(schemas: Sequence[Mapping[str, object]]) -> str:
     """Return the text of the system turn that offers these functions, given in OpenAI's form."""
     listed = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     form = '{"name": <function-name>, "arguments": <args-json-object>}'
@@ -45,7 +45,7 @@ def write_tool_list(schemas: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def template_lists_tools(processor: Any) -> bool:
+def template_lists_tools(processor: object) -> bool:
     """Return whether the chat template lists tools, and asks for calls in the form that is read here."""
     body = {"type": "object", "properties": {}, "required": []}
     function = {"name": PROBE, "description": PROBE, "parameters": body}
@@ -54,7 +54,7 @@ def template_lists_tools(processor: Any) -> bool:
     return CALL[0] in behind and '"arguments"' in behind
 
 
-def space_in_calls(processor: Any) -> str:
+def space_in_calls(processor: object) -> str:
     """Return what the chat template writes between a mark and a call: a line break, or nothing.
 
     Nothing where the template does not know tools.
@@ -82,7 +82,7 @@ def _apply(processor: Any, messages: list[Any], **options: Any) -> str:
     return text
 
 
-def _try_apply(processor: Any, messages: list[Any], **options: Any) -> str:
+def _try_apply(processor: object, messages: list[Any], **options: Any) -> str:
     """Return what the chat template makes of the turns; empty where it refuses them."""
     try:
         return _apply(processor, messages, **options)
@@ -154,7 +154,7 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
 
 
 def list_messages(
-    family: Family, tokenizer: Any, sample: Sample, instruction: str
+    family: Family, tokenizer: object, sample: Sample, instruction: str
 ) -> list[dict[str, Any]]:
     """Return the turns as transformers' chat templates take them, the system turn first, if there is one."""
     turns: list[tuple[str, Sequence[str | Media]]] = [(t.role, t.parts) for t in sample.turns]
@@ -181,7 +181,7 @@ def _refuse_media_tokens(family: Family, sample: Sample, parts: Sequence[str | M
             raise UserError(f"sample {sample.id!r}: its text contains the media token {token}")
 
 
-def _clean_schemas(family: Family, tokenizer: Any, sample: Sample) -> list[dict[str, Any]]:
+def _clean_schemas(family: Family, tokenizer: object, sample: Sample) -> list[dict[str, Any]]:
     """Return the sample's tools for the chat template, with special tokens broken up."""
     texts = [json.dumps(schema, ensure_ascii=False) for schema in sample.tools]
     _refuse_media_tokens(family, sample, texts)
@@ -239,7 +239,7 @@ POLICY_TEXT = "vlmrl0policy0turn"
 """Stands for the policy's turn while a template is rendered."""
 
 
-def render_reply(family: Family, processor: Any, parts: Sequence[str | Decoded]) -> str:
+def render_reply(family: Family, processor: object, parts: Sequence[str | Decoded]) -> str:
     """Render the parts as what tools answered; see `Family.reply`."""
     turns = [_turn("user", "x"), _turn("assistant", POLICY_TEXT)]
     turns += reply_messages(family, processor, parts)
@@ -279,7 +279,7 @@ def reply_messages(
     return [{"role": "user", "content": _reply_content(family, join_texts([begin, *cleaned, end]))}]
 
 
-def _shows_media_of_tools(family: Family, processor: Any) -> bool:
+def _shows_media_of_tools(family: Family, processor: object) -> bool:
     """Return whether the template writes as many media tokens in the role `tool` as in the user's."""
     counts = []
     for role in ("user", "tool"):
@@ -315,7 +315,7 @@ def join_texts(parts: Sequence[str | Decoded]) -> list[str | Decoded]:
     return joined
 
 
-def clean_text(family: Family, tokenizer: Any, text: str) -> str:
+def clean_text(family: Family, tokenizer: object, text: str) -> str:
     """Return a tool's text without the power to close its turn, to show media, or to make a call."""
     text = text.encode("utf-8", "replace").decode()
     for token in (*family.media_tokens, *family.turn_ends, *CALL, *RESPONSE):

@@ -66,7 +66,7 @@ class FrozenTowers:
             self._keeping = False
             self._forget()
 
-    def features(self, family: Family, model: Any, prompts: Sequence[Encoded]) -> Any:
+    def features(self, family: Family, model: object, prompts: Sequence[Encoded]) -> Any:
         """Return what `family.run_towers` does, each medium computed alone; None without media."""
         features = [
             [self._see(family, model, medium, key) for medium, key in self._media(family, model, p)]
@@ -89,7 +89,7 @@ class FrozenTowers:
                 self._size += size
         return self._project(family, model, medium, features) if self._projects else features
 
-    def _compute(self, family: Family, model: Any, medium: Encoded) -> Any:
+    def _compute(self, family: Family, model: object, medium: Encoded) -> Any:
         """Return the features of a medium, or what the tower's modules returned if the projector trains."""
         modules = _modules(model, self._prefixes)
         modes = {module: module.training for module in modules.values()}
@@ -107,11 +107,11 @@ class FrozenTowers:
                 for module, training in modes.items():
                     module.train(training)
 
-    def _project(self, family: Family, model: Any, medium: Encoded, outputs: Outputs) -> Any:
+    def _project(self, family: Family, model: object, medium: Encoded, outputs: Outputs) -> Any:
         with _replaying(_modules(model, self._prefixes), outputs):
             return family.run_towers(model, [medium])
 
-    def _check(self, computed: Any, replayed: Any) -> None:
+    def _check(self, computed: object, replayed: object) -> None:
         """Raise RuntimeError if, of the first medium, the projector reads anything but what is kept."""
         pairs = () if self.checked else zip(_tensors(computed), _tensors(replayed), strict=True)
         if not all(torch.equal(a, b) for a, b in pairs):
@@ -150,7 +150,7 @@ class KeptFeatures:
         self._kept[key] = features = self._kept.pop(key)
         return _moved(features, device)
 
-    def add(self, key: bytes, found: Any) -> None:
+    def add(self, key: bytes, found: object) -> None:
         """Keep what was found of a medium, if it fits at all."""
         size = _size_of(found)
         if size > self._limit:
@@ -165,7 +165,7 @@ class KeptFeatures:
 _INSTALLED: WeakKeyDictionary[Any, FrozenTowers] = WeakKeyDictionary()
 
 
-def install(model: Any, towers: FrozenTowers) -> None:
+def install(model: object, towers: FrozenTowers) -> None:
     """Let every forward of `model` take its features from `towers`.
 
     Several models may share them if their frozen weights are equal.
@@ -173,7 +173,7 @@ def install(model: Any, towers: FrozenTowers) -> None:
     _INSTALLED[model] = towers
 
 
-def frozen_towers_of(model: Any) -> FrozenTowers | None:
+def frozen_towers_of(model: object) -> FrozenTowers | None:
     """Return what was installed for this model, if anything."""
     return _INSTALLED.get(model)
 
@@ -245,26 +245,26 @@ def _recording(
         outputs[path] = tree_map(blank, calls)
 
 
-def _copied(out: Any) -> Any:
+def _copied(out: object) -> Any:
     """Return what a module returned so that what is written to its fields later is not seen."""
     return tree_map(lambda x: x, out)
 
 
-def _tensors(features: Any) -> list[torch.Tensor]:
+def _tensors(features: object) -> list[torch.Tensor]:
     """Return all tensors in what modules returned, or in features."""
     if dataclasses.is_dataclass(features) and not isinstance(features, dict):
         features = [getattr(features, field.name) for field in dataclasses.fields(features)]
     return [x for x in tree_leaves(features) if isinstance(x, torch.Tensor)]
 
 
-def _size_of(found: Any) -> int:
+def _size_of(found: object) -> int:
     return sum(x.untyped_storage().nbytes() for x in _tensors(found))
 
 
-def _moved(found: Any, device: torch.device) -> Any:
+def _moved(found: object, device: torch.device) -> Any:
     """Return what modules returned, or features, on a device; blanks stay as small as they are."""
 
-    def move(x: Any) -> Any:
+    def move(x: object) -> Any:
         if not isinstance(x, torch.Tensor) or x.device == device:
             return x
         if x.untyped_storage().nbytes() == x.element_size() and x.numel() > 1:

@@ -191,7 +191,7 @@ def _as_user_error(where: str) -> Iterator[None]:
         raise UserError(f"{where} cannot be used: {text[:400]}") from error
 
 
-def set_pixel_budget(processor: Any, config: ModelConfig) -> None:
+def set_pixel_budget(processor: object, config: ModelConfig) -> None:
     """Set the config's limits of an image's pixels on a processor; UserError if they do not fit it."""
     if config.min_pixels is None and config.max_pixels is None:
         return
@@ -213,6 +213,6 @@ def set_pixel_budget(processor: Any, config: ModelConfig) -> None:
     image_processor.size = type(image_processor.size)(shortest_edge=least, longest_edge=most)
 
 
-def pixels_of(processor: Any) -> Any:
+def pixels_of(processor: object) -> Any:
     """Return the image size or pixel budget of a processor; None if it sees no images."""
     return getattr(getattr(processor, "image_processor", None), "size", None)

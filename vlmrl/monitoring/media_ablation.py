@@ -12,7 +12,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -133,7 +133,7 @@ def _all_shown(seen: Rollouts, number: int) -> Prompt:
 
 
 def _observe_instead(
-    completion: Completion, media: Sequence[Decoded], family: Family, processor: Any
+    completion: Completion, media: Sequence[Decoded], family: Family, processor: object
 ) -> Completion:
     """Return the completion with other media, of the same kinds and sizes, in its observations."""
     if completion.suffix is None or not media:

@@ -258,7 +258,7 @@ class AskedModel:
         self._under_way: dict[str, Future[str]] = {}
         self.replies = replies
 
-    def ask(self, body: Mapping[str, Any], read: Callable[[str], T]) -> T:
+    def ask(self, body: Mapping[str, object], read: Callable[[str], T]) -> T:
         """Return what `read` makes of the model's reply to a request's `body`, from memory if it is there.
 
         The body has the messages and all else that decides the reply. `read` raises Invalid for a reply
@@ -300,7 +300,7 @@ class AskedModel:
         return counts
 
     def _ask(
-        self, key: str, own: Future[str], body: Mapping[str, Any], read: Callable[[str], T]
+        self, key: str, own: Future[str], body: Mapping[str, object], read: Callable[[str], T]
     ) -> T:
         try:
             with self._turns:
@@ -315,7 +315,7 @@ class AskedModel:
             with self._lock:
                 del self._under_way[key]
 
-    def _attempt(self, body: Mapping[str, Any], read: Callable[[str], T]) -> tuple[str, T]:
+    def _attempt(self, body: Mapping[str, object], read: Callable[[str], T]) -> tuple[str, T]:
         end, pause = time.monotonic() + self._limits.timeout_s, FIRST_PAUSE
         for attempt in range(1, self._limits.attempts + 1):
             try:
@@ -337,7 +337,7 @@ class AskedModel:
                 pause = min(2 * pause, LONGEST_PAUSE)
         raise AssertionError("attempts is at least 1")
 
-    def _request(self, body: Mapping[str, Any], seconds: float) -> Reply:
+    def _request(self, body: Mapping[str, object], seconds: float) -> Reply:
         with self._lock:
             budget = self._limits.max_requests
             if budget is not None and self._counts["requests"] >= budget:
@@ -408,7 +408,7 @@ class LoadedModel:
                 raise
             self._failed = 0
 
-    def send(self, body: Mapping[str, Any], seconds: float) -> Reply:
+    def send(self, body: Mapping[str, object], seconds: float) -> Reply:
         """Return what `chat` does; kill the process if it lets most of a question's time pass."""
         process, begun = self._process, time.monotonic()
         try:
@@ -584,5 +584,5 @@ def _metrics(name: str, counts: Mapping[str, int]) -> dict[str, float]:
     return metrics
 
 
-def _send(model: NamedModel, body: Mapping[str, Any], seconds: float) -> Reply:
+def _send(model: NamedModel, body: Mapping[str, object], seconds: float) -> Reply:
     return chat(model.url, {"model": model.model, **body}, os.environ.get(model.key_env), seconds)

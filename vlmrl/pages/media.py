@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -171,7 +171,7 @@ def view(medium: Row, album: Album) -> MediaView:
     )
 
 
-def shapes(value: Any, view: MediaView | None) -> tuple[Shape, ...]:
+def shapes(value: object, view: MediaView | None) -> tuple[Shape, ...]:
     """Return every place and span in typed JSON (`json_form.to_json`) that can be shown, each once.
 
     On a video a box is drawn on the frame nearest to its time, without a time on every frame.
@@ -202,7 +202,9 @@ def _draw(mark: Mark, view: MediaView) -> list[Shape]:
     return drawn
 
 
-def _places(view: MediaView, image: EmbeddedImage, time: Any) -> list[tuple[float, float, float]]:
+def _places(
+    view: MediaView, image: EmbeddedImage, time: object
+) -> list[tuple[float, float, float]]:
     """Return (left edge, width, height) in image pixels of each frame that is drawn on."""
     if view.kind == "audio":
         return []
@@ -215,7 +217,7 @@ def _places(view: MediaView, image: EmbeddedImage, time: Any) -> list[tuple[floa
     return [(cell * width, width, image.height) for cell in cells]
 
 
-def _are_numbers(values: Sequence[Any]) -> bool:
+def _are_numbers(values: Sequence[object]) -> bool:
     return all(isinstance(value, (int, float)) for value in values)
 
 

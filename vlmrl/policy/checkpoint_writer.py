@@ -68,7 +68,7 @@ class CheckpointWriter:
         self,
         progress: Progress,
         best: int | None = None,
-        queue: Sequence[Mapping[str, Any]] = (),
+        queue: Sequence[Mapping[str, object]] = (),
         learned: Arrays | None = None,
     ) -> Path:
         """Write one checkpoint and remove old ones, see `prune`; `best` is a step.
@@ -243,7 +243,7 @@ def _write_small(
     home: Path,
     policy: Policy,
     progress: Progress,
-    queue: Sequence[Mapping[str, Any]],
+    queue: Sequence[Mapping[str, object]],
     learned: Arrays,
 ) -> None:
     """Write all but the weights and the optimizer's state; all ranks call it, the main one writes."""
@@ -276,7 +276,7 @@ def _write_large(
     return {path.relative_to(working).as_posix(): describe(path) for path in written}
 
 
-def _complete(working: Path, final: Path, own: Mapping[str, Stated], group: Any = None) -> None:
+def _complete(working: Path, final: Path, own: Mapping[str, Stated], group: object = None) -> None:
     """Give a checkpoint its name when all ranks have written; the main rank does."""
     shares = distributed.gather_to_main(own, group)
     if not distributed.is_main():

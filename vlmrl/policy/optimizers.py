@@ -44,7 +44,7 @@ def save(folder: Path, policy: Policy) -> None:
         torch.save(policy.optimizer.state_dict(), folder / WHOLE)
 
 
-def stage(policy: Policy, group: Any) -> Callable[[Path], None]:
+def stage(policy: Policy, group: object) -> Callable[[Path], None]:
     """Copy the state to the CPU; return what writes it as `save` does, on a thread.
 
     All ranks call both; the threads talk by `group`.
@@ -99,7 +99,7 @@ def name_states(
     }
 
 
-def write_slices(folder: Path, state: dict[str, torch.Tensor], group: Any = None) -> None:
+def write_slices(folder: Path, state: dict[str, torch.Tensor], group: object = None) -> None:
     """Write each rank's slices of the state as safetensors that any number of ranks can read.
 
     What several replicas hold is written once. A thread beside the main one names its `group`.

@@ -249,7 +249,7 @@ class Policy:
         self.sharing.decide((max(distributed.gather(gap)), off), self.config.dtype)
 
     def _forward(
-        self, model: Any, micro: MicroBatch, shared: bool, together: bool = True
+        self, model: object, micro: MicroBatch, shared: bool, together: bool = True
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run a forward; `together`: the ranks that share tokens all call it with this micro-batch."""
         split = self.split if together else None
@@ -263,7 +263,7 @@ class Policy:
         return work() if self.sharded is None else self.sharded.run(work)
 
     def _detached(
-        self, model: Any, micro: MicroBatch, shared: bool
+        self, model: object, micro: MicroBatch, shared: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probs and entropies [B, T] without gradient, on the CPU."""
         if self.sharing.setting != "low_memory":
@@ -275,7 +275,7 @@ class Policy:
         return both[0], both[1]
 
     def one_by_one(
-        self, model: Any, micro: MicroBatch
+        self, model: object, micro: MicroBatch
     ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
         """Run the low-memory forward of policy or reference; see `low_memory.one_by_one`."""
         return low_memory.one_by_one(

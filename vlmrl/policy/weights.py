@@ -56,7 +56,7 @@ def gather(units: Iterable[Unit], dtype: torch.dtype | None = None) -> Iterator[
         yield {name: _whole(_cast(weight, dtype)) for name, weight in unit.items()}
 
 
-def merge(units: Iterable[Unit], model: Any, dtype: torch.dtype | None = None) -> Iterator[Unit]:
+def merge(units: Iterable[Unit], model: object, dtype: torch.dtype | None = None) -> Iterator[Unit]:
     """Yield the units, whole, of an equal model without adapters, in `dtype`."""
     for unit in units:
         with torch.no_grad():

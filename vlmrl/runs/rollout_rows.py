@@ -227,7 +227,7 @@ def _fields(value: Verdict | Call) -> Row:
     return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
 
 
-def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Row]:
+def store_media(folder: Path, sample: Sample, decoded: Sequence[object]) -> list[Row]:
     """Store a sample's media in `folder`, each once by its content; return a row for each.
 
     A row has `kind`, `name`, `start`, `end` and the file name `thumbnail`, a video's `motion`, `times`
@@ -249,7 +249,7 @@ def store_media(folder: Path, sample: Sample, decoded: Sequence[Any]) -> list[Ro
     ]
 
 
-def _store_medium(folder: Path, medium: Any) -> str | None:
+def _store_medium(folder: Path, medium: object) -> str | None:
     """Store an image or audio and return its file name in `folder`; None for other media.
 
     Images are scaled down. Audio is 16-bit WAV, clipped at full scale.

@@ -166,7 +166,7 @@ def write_rollouts(folder: Path, report: StepReport) -> Path:
 
 
 def write_tokens(
-    folder: Path, report: StepReport, tokenizer: Any, trainer: Mapping[Place, Sequence[float]]
+    folder: Path, report: StepReport, tokenizer: object, trainer: Mapping[Place, Sequence[float]]
 ) -> Path:
     """Write the tokens of every prompt of a step with the log-probs of engine and trainer.
 
@@ -187,7 +187,7 @@ def write_tokens(
 
 
 def write_evaluation(
-    folder: Path, step: int, result: Mapping[str, Any], samples: Iterable[Row]
+    folder: Path, step: int, result: Mapping[str, object], samples: Iterable[Row]
 ) -> Path:
     """Write an evaluation's samples (`rows`), then its result: a result implies its samples.
 
@@ -202,14 +202,14 @@ def write_evaluation(
 
 
 def write_benchmark(
-    folder: Path, result: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]
+    folder: Path, result: Mapping[str, object], samples: Iterable[Mapping[str, object]]
 ) -> Path:
     """Write evaluation.jsonl (every sample) and evaluation.json of `vlmrl eval`."""
     write_lines(folder / "evaluation.jsonl", (to_json(row) for row in samples))
     return write_json(folder / "evaluation.json", to_json(result))
 
 
-def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+def write_summary(folder: Path, summary: Mapping[str, object]) -> Path:
     """Write summary.json."""
     return write_json(folder / "summary.json", to_json(summary))
 

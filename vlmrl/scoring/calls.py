@@ -106,7 +106,7 @@ class Calls:
             raise CallFailed(f"given up: no call returned within {THREAD_LIMIT_S:g} s")
         return result(future)
 
-    def _note_return(self, _: Any) -> None:
+    def _note_return(self, _: object) -> None:
         self._returned = time.monotonic()
 
     def is_kill(

@@ -53,7 +53,7 @@ def guard_many(
     return [check_verdict(verifier, verdict) for verdict in verdicts]
 
 
-def check_verdict(verifier: Verifier, verdict: Any) -> Verdict:
+def check_verdict(verifier: Verifier, verdict: object) -> Verdict:
     """Return the verdict if its score is a finite number in the verifier's range, else a failed one."""
     if not isinstance(verdict, Verdict):
         return Verdict.failed(f"returned {type(verdict).__name__}, not a Verdict")

@@ -188,7 +188,7 @@ def describe_failure(error: Unavailable | Invalid) -> str:
 
 
 def messages(
-    rules: str, data: Mapping[str, Any], shown: Sequence[Mapping[str, Any]] = ()
+    rules: str, data: Mapping[str, object], shown: Sequence[Mapping[str, object]] = ()
 ) -> Messages:
     """Return the rules and the data: after the media that are shown, as parts, where there are any.
 
@@ -346,7 +346,7 @@ class ModelJudge(Verifier):
     def ask(
         self,
         rules: str,
-        data: Mapping[str, Any],
+        data: Mapping[str, object],
         shown: Parts,
         read: Callable[[str], T],
         again: int = 0,

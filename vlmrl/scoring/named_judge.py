@@ -61,7 +61,7 @@ def read_json(text: str) -> Any:
         raise Invalid(f"expected JSON, got {text!r:.80}") from error
 
 
-def finite(value: Any) -> float:
+def finite(value: object) -> float:
     """Return a finite number; raise Invalid if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise Invalid(f"expected a finite number, got {value!r:.80}")

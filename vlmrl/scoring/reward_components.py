@@ -261,7 +261,9 @@ def build(spec: Spec) -> Verifier:
     return FunctionVerifier(functools.partial(factory, **options), label)
 
 
-def _check_signature(name: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def _check_signature(
+    name: str, function: Callable[..., Any], options: Mapping[str, object]
+) -> None:
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in options:

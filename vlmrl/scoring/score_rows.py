@@ -92,7 +92,7 @@ def read_lines(path: Path, read: Callable[[Any, str], _T]) -> list[_T]:
     return rows
 
 
-def read_row(row: Any, name: str = "row") -> ScoredRow:
+def read_row(row: object, name: str = "row") -> ScoredRow:
     """Return one row; `name` is the sample's id where the row states none.
 
     Raises:
@@ -123,7 +123,7 @@ def read_row(row: Any, name: str = "row") -> ScoredRow:
     return ScoredRow(templates.completion(text, template, frame), sample, group, row.get("reward"))
 
 
-def _choose_medium(row: Mapping[str, Any]) -> Any:
+def _choose_medium(row: Mapping[str, object]) -> Any:
     """Return the medium that the row's truth is about."""
     media, truth = row.get("media") or {}, row.get("truth")
     image = (

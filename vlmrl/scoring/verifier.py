@@ -274,7 +274,7 @@ class FunctionVerifier(Verifier):
         return Verdict(to_score(result), answer=completion.answer)
 
 
-def to_score(value: Any) -> float:
+def to_score(value: object) -> float:
     """Return the number that a plain function returned, of any library; raise TypeError if it is none."""
     if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
         raise TypeError(f"expected a number, a Verdict or None, got {value!r:.80}")
@@ -302,7 +302,7 @@ def judge_group(
     verifier: GroupVerifier,
     texts: Sequence[str],
     rewards: Sequence[float | None],
-    meta: Mapping[str, Any] | None = None,
+    meta: Mapping[str, object] | None = None,
 ) -> list[Verdict]:
     """Return the verdicts of a group verifier on some texts with their item rewards."""
     sample = Sample("example", "example", (), Truth(), "none", meta=meta or {})

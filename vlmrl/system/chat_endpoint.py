@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vlmrl.system import http_client
 from vlmrl.system.http_client import NoReply
@@ -41,7 +40,7 @@ class Invalid(Exception):
     """A reply that is not what was asked for."""
 
 
-def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> Reply:
+def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) -> Reply:
     """Return the first choice of what `POST {url}/chat/completions` returns within `seconds`.
 
     `key` is sent as a bearer token, if given. Redirects are not followed.
@@ -75,6 +74,6 @@ def chat(url: str, body: Mapping[str, Any], key: str | None, seconds: float) -> 
     return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
 
 
-def _tokens(usage: Any, key: str) -> int:
+def _tokens(usage: object, key: str) -> int:
     count = usage.get(key) if isinstance(usage, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 0

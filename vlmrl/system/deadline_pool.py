@@ -266,7 +266,7 @@ def result(future: Future[Any]) -> Any:
     raise CallFailed(f"{type(error).__name__}: {error}") from error
 
 
-def portable(value: Any) -> Any:
+def portable(value: object) -> Any:
     """Return `value`, for a worker to return, if the owner can read it.
 
     Raises:

@@ -274,22 +274,22 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
-def write_json(path: Path, tree: Mapping[str, Any]) -> Path:
+def write_json(path: Path, tree: Mapping[str, object]) -> Path:
     """Write an indented JSON file."""
     return write_bytes(path, (json.dumps(tree, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> Path:
+def write_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> Path:
     """Write a JSONL file."""
     return write_bytes(path, b"".join(map(_line, lines)))
 
 
-def append_line(path: Path, line: Mapping[str, Any]) -> None:
+def append_line(path: Path, line: Mapping[str, object]) -> None:
     """Append one JSON line, whole or not at all."""
     append_lines(path, [line])
 
 
-def append_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+def append_lines(path: Path, lines: Iterable[Mapping[str, object]]) -> None:
     """Append JSON lines, all of them or, where the disk is full, none."""
     data = b"".join(map(_line, lines))
 
@@ -307,7 +307,7 @@ def append_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     persist(path, attempt)
 
 
-def _line(line: Mapping[str, Any]) -> bytes:
+def _line(line: Mapping[str, object]) -> bytes:
     return (json.dumps(line, allow_nan=False) + "\n").encode()
 
 

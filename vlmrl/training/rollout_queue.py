@@ -177,8 +177,8 @@ class RolloutQueue:
 
     def restore(
         self,
-        cursor: Mapping[str, Any],
-        state: Sequence[Mapping[str, Any]],
+        cursor: Mapping[str, object],
+        state: Sequence[Mapping[str, object]],
         observed: Mapping[str, np.ndarray],
     ) -> None:
         """Continue from a checkpoint: `fill` draws the same prompts again and keeps finished groups.

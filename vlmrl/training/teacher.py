@@ -145,7 +145,7 @@ class ServedTeacher(Teacher):
 
         return self._read(reply, read)
 
-    def _read(self, reply: Any, read: Any) -> Any:
+    def _read(self, reply: object, read: Any) -> Any:
         try:
             return read()
         except (KeyError, TypeError, ValueError) as error:
@@ -154,7 +154,7 @@ class ServedTeacher(Teacher):
                 f"teacher: {self._server} gave an answer of another form ({problem}): {reply!r:.80}"
             ) from error
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _post(self, path: str, body: Mapping[str, object]) -> Any:
         try:
             return self._server.post(path, body, self._timeout, "teacher")
         except EngineFault as fault:

@@ -25,21 +25,21 @@ from vlmrl.schema import Frame, Space, Truth
 # Checks of what a row states, shared by the kinds of truth: each raises "expected X, got Y".
 
 
-def check_list(value: Any) -> list[Any]:
+def check_list(value: object) -> list[Any]:
     """Return a list or tuple as a list."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"expected a list, got {value!r:.80}")
     return list(value)
 
 
-def check_text(value: Any) -> str:
+def check_text(value: object) -> str:
     """Return a text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected a text, got {value!r:.80}")
     return value
 
 
-def check_texts(value: Any) -> tuple[str, ...]:
+def check_texts(value: object) -> tuple[str, ...]:
     """Return a list of texts."""
     return tuple(map(check_text, check_list(value)))
 
@@ -52,20 +52,20 @@ def check_number(value: Any) -> float:
     return float(value)
 
 
-def check_object(value: Any) -> dict[str, Any]:
+def check_object(value: object) -> dict[str, Any]:
     """Return an object that is not empty."""
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"expected an object, got {value!r:.80}")
     return dict(value)
 
 
-def check_label(value: Any) -> str | None:
+def check_label(value: object) -> str | None:
     """Return the label of an item, None if it has none."""
     label = value.get("label") if isinstance(value, Mapping) else None
     return None if label is None else check_text(label)
 
 
-def check_numbers(value: Any, key: str, count: int) -> list[float]:
+def check_numbers(value: object, key: str, count: int) -> list[float]:
     """Return the `count` finite numbers of `{key: [...]}` or of a bare list."""
     numbers = value.get(key) if isinstance(value, Mapping) else value
     if not isinstance(numbers, list | tuple) or len(numbers) != count:
@@ -143,7 +143,7 @@ class TruthKind:
         """The kind's key in a row and in a truth."""
         return self.key or type(self).__module__.rpartition(".")[2]
 
-    def parse(self, value: Any, frame: Frame) -> Any:
+    def parse(self, value: object, frame: Frame) -> Any:
         """Return the typed value that a row states, in the unit square and in seconds.
 
         The base class expects a list of what `parse_item` reads.
@@ -153,7 +153,7 @@ class TruthKind:
         """
         return tuple(self.parse_item(item, frame) for item in check_list(value))
 
-    def parse_item(self, value: Any, frame: Frame) -> Any:
+    def parse_item(self, value: object, frame: Frame) -> Any:
         """Return one value of `types` that a row states in a list; see `parse`."""
         raise TypeError(f"{type(self).__name__} must define parse or parse_item")
 
@@ -183,7 +183,7 @@ class TruthKind:
         """
         return None
 
-    def draw(self, item: Mapping[str, Any]) -> Iterable[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterable[Mark]:
         """Yield the marks of what `to_json` returned; none for any other JSON object."""
         return ()
 

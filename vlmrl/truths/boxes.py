@@ -23,7 +23,7 @@ class Boxes(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"detection": {"check_labels": False}}
 
-    def parse_item(self, value: Any, frame: Frame) -> Box:
+    def parse_item(self, value: object, frame: Frame) -> Box:
         numbers = base.check_numbers(value, "box", 4)
         box = geometry.box(numbers, frame, base.check_label(value))
         if box is None:
@@ -56,7 +56,7 @@ class Boxes(TruthKind):
             ]
         )
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         """Draw a box, on the frame of its time where it has one."""
         match item:
             case {"box": [x1, y1, x2, y2]}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import Readers, TruthKind, check_text
@@ -23,7 +23,7 @@ class Choice(TruthKind):
     words: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"choice": {}}
 
-    def parse(self, value: Any, frame: Frame) -> str:
+    def parse(self, value: object, frame: Frame) -> str:
         return check_text(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:

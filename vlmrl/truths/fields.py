@@ -24,7 +24,7 @@ class Fields(TruthKind):
     form: ClassVar[str] = '{"action": name, "position": [x, y]}'
     readers: ClassVar[Readers] = {"json_fields": {}}
 
-    def parse(self, value: Any, frame: Frame) -> dict[str, Any]:
+    def parse(self, value: object, frame: Frame) -> dict[str, Any]:
         return check_object(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:

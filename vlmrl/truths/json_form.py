@@ -23,7 +23,7 @@ from vlmrl.truths.base import Mark, TruthKind, kinds
 IMAGE = "image"
 
 
-def read(value: Any, frame: Frame) -> Truth:
+def read(value: object, frame: Frame) -> Truth:
     """Return the truth that a JSON object states, in the unit square and in seconds.
 
     Coordinates are in the frame's space.
@@ -51,14 +51,14 @@ def read(value: Any, frame: Frame) -> Truth:
     return Truth.of(values, image)
 
 
-def read_image(stated: Any, where: str) -> int:
+def read_image(stated: object, where: str) -> int:
     """Return which of several images a truth is about, from 0; else a UserError that `where` begins."""
     if isinstance(stated, bool) or not isinstance(stated, int) or stated < 0:
         raise UserError(f"{where}: expected the place of an image, from 0, got {stated!r:.60}")
     return stated
 
 
-def convert(value: Any, frame: Frame) -> Any:
+def convert(value: object, frame: Frame) -> Any:
     """Return a typed answer with every place in the frame's space instead of the unit square."""
     if kind := _kind_of(value):
         return kind.convert(value, frame)
@@ -67,7 +67,7 @@ def convert(value: Any, frame: Frame) -> Any:
     return value
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: object) -> Any:
     """Return any value of the main path as plain JSON values.
 
     The value of a kind of truth becomes what its file says, such as {"box": [x1, y1, x2, y2],
@@ -92,7 +92,7 @@ def to_json(value: Any) -> Any:
     return str(value)
 
 
-def marks(value: Any) -> list[Mark]:
+def marks(value: object) -> list[Mark]:
     """Return the marks of every place and span in JSON values that `to_json` made."""
     if isinstance(value, list):
         return [mark for part in value for mark in marks(part)]
@@ -104,7 +104,7 @@ def marks(value: Any) -> list[Mark]:
     return marks(list(value.values()))
 
 
-def _kind_of(value: Any) -> TruthKind | None:
+def _kind_of(value: object) -> TruthKind | None:
     """Return the kind of truth that a typed value belongs to."""
     return _by_type().get(type(value))
 

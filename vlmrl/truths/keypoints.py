@@ -54,7 +54,7 @@ class Keypoints(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"oks": {}}
 
-    def parse_item(self, value: Any, frame: Frame) -> Instance:
+    def parse_item(self, value: object, frame: Frame) -> Instance:
         if not isinstance(value, Mapping) or "keypoints" not in value:
             raise ValueError(f'expected {{"keypoints": [[x, y, v], ...]}}, got {value!r:.80}')
         stated = base.check_list(value["keypoints"])
@@ -103,7 +103,7 @@ class Keypoints(TruthKind):
             ]
         )
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         match item:
             case {"keypoints": [*spots]}:
                 for spot in spots:
@@ -164,7 +164,7 @@ def read(answer: str, frame: Frame) -> tuple[list[Instance], str]:
     return instances, "" if instances else "no keypoints found in the answer"
 
 
-def _find_objects(value: Any) -> Iterator[dict[str, Any]]:
+def _find_objects(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict) and "keypoints" in value:
         yield value
     elif isinstance(value, list):
@@ -172,7 +172,7 @@ def _find_objects(value: Any) -> Iterator[dict[str, Any]]:
             yield from _find_objects(part)
 
 
-def _read_spots(value: Any) -> list[Spot] | None:
+def _read_spots(value: object) -> list[Spot] | None:
     """Return the keypoints as stated; None if it is no list of them."""
     if not isinstance(value, list) or not 0 < len(value) <= 3 * MAX_KEYPOINTS:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import STRANGERS, Readers, TruthKind, check_texts
@@ -19,7 +19,7 @@ class Labels(TruthKind):
     words: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"labels": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
+    def parse(self, value: object, frame: Frame) -> tuple[str, ...]:
         return check_texts(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:

@@ -27,7 +27,7 @@ class Masks(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"mask_iou": {}}
 
-    def parse_item(self, value: Any, frame: Frame) -> Any:
+    def parse_item(self, value: object, frame: Frame) -> Any:
         if isinstance(value, Mapping) and "polygon" not in value:
             if set(value) != {"size", "counts"}:
                 raise ValueError(

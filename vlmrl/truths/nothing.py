@@ -18,7 +18,7 @@ class Nothing(TruthKind):
     rank: ClassVar[int] = 0
     key: ClassVar[str] = "none"
 
-    def parse(self, value: Any, frame: Frame) -> bool:
+    def parse(self, value: object, frame: Frame) -> bool:
         """Return True; False is refused, since a truth without the key says the same."""
         if value is not True:
             raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
 from vlmrl.truths.base import Readers, TruthKind, check_number
@@ -18,7 +18,7 @@ class Number(TruthKind):
     form: ClassVar[str] = "a number"
     readers: ClassVar[Readers] = {"number": {}, "regression": {}}
 
-    def parse(self, value: Any, frame: Frame) -> float:
+    def parse(self, value: object, frame: Frame) -> float:
         """Return the number; a bool is none."""
         return check_number(value)
 

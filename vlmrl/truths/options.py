@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from vlmrl.schema import Frame
 from vlmrl.truths.base import TruthKind, check_texts
@@ -13,5 +12,5 @@ from vlmrl.truths.base import TruthKind, check_texts
 class Options(TruthKind):
     """The texts of the options in order, A first; they are read with `choice`, never asked for."""
 
-    def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
+    def parse(self, value: object, frame: Frame) -> tuple[str, ...]:
         return check_texts(value)

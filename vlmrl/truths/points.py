@@ -24,7 +24,7 @@ class Points(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"point": {}}
 
-    def parse_item(self, value: Any, frame: Frame) -> Point:
+    def parse_item(self, value: object, frame: Frame) -> Point:
         x, y = base.check_numbers(value, "point", 2)
         point = geometry.point(x, y, frame, base.check_label(value))
         if point is None:
@@ -57,7 +57,7 @@ class Points(TruthKind):
             ]
         )
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         match item:
             case {"point": [x, y]}:
                 yield Mark("point", (x, y), item.get("label"))

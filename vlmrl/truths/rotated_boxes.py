@@ -47,7 +47,7 @@ class RotatedBoxes(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"rotated_iou": {"check_labels": False}}
 
-    def parse_item(self, value: Any, frame: Frame) -> RotatedBox:
+    def parse_item(self, value: object, frame: Frame) -> RotatedBox:
         if isinstance(value, Mapping) and "corners" in value:
             stated = base.check_list(value["corners"])
             corners = [base.check_numbers(corner, "corner", 2) for corner in stated]
@@ -86,7 +86,7 @@ class RotatedBoxes(TruthKind):
             ]
         )
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         match item:
             case {"corners": [[a, b], [c, d], [e, f], [g, h]]}:
                 yield Mark("outline", (a, b, c, d, e, f, g, h), item.get("label"))
@@ -143,7 +143,7 @@ def read(answer: str, frame: Frame) -> tuple[list[RotatedBox], str]:
     return parsing.collect(answer, items, make, "rotated box", lost)
 
 
-def _find_corners(value: Any) -> Iterator[tuple[dict[str, Any], list[Corner]]]:
+def _find_corners(value: object) -> Iterator[tuple[dict[str, Any], list[Corner]]]:
     """Yield every object in a value that states four corners or a turned box, with its corners."""
     if isinstance(value, dict):
         corners = _corners_of(value)
@@ -169,7 +169,7 @@ def _corners_of(item: dict[str, Any]) -> list[Corner] | None:
     return None
 
 
-def _are_numbers(value: Any, count: int) -> bool:
+def _are_numbers(value: object, count: int) -> bool:
     return isinstance(value, list) and len(value) == count and all(map(is_number, value))
 
 

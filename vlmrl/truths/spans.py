@@ -26,7 +26,7 @@ class Spans(TruthKind):
     listed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"temporal_iou": {}}
 
-    def parse_item(self, value: Any, frame: Frame) -> Span:
+    def parse_item(self, value: object, frame: Frame) -> Span:
         start, end = base.check_numbers(value, "span", 2)
         span = geometry.span(start, end, frame, base.check_label(value))
         if span is None:
@@ -56,7 +56,7 @@ class Spans(TruthKind):
             )
         return ", ".join(f"{write_time(s.start)} to {write_time(s.end)}" for s in spans) or "[]"
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         match item:
             case {"span": [start, end]}:
                 yield Mark("span", (start, end), item.get("label"))

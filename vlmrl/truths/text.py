@@ -6,7 +6,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from vlmrl.schema import Frame, Truth
 from vlmrl.truths.base import STRANGERS, Claim, Readers, TruthKind, check_texts
@@ -25,7 +25,7 @@ class Text(TruthKind):
     graded: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"exact": {}, "ocr": {}, "text": {}}
 
-    def parse(self, value: Any, frame: Frame) -> tuple[str, ...]:
+    def parse(self, value: object, frame: Frame) -> tuple[str, ...]:
         return check_texts([value] if isinstance(value, str) else value)
 
     def write(self, truth: Truth, frame: Frame) -> str | None:

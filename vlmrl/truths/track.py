@@ -27,7 +27,7 @@ class Track(TruthKind):
     placed: ClassVar[bool] = True
     readers: ClassVar[Readers] = {"track": {}}
 
-    def parse(self, value: Any, frame: Frame) -> schema.BoxTrack:
+    def parse(self, value: object, frame: Frame) -> schema.BoxTrack:
         label = base.check_label(value)
         items = base.check_list(
             value["track"] if isinstance(value, Mapping) and "track" in value else value
@@ -61,7 +61,7 @@ class Track(TruthKind):
         pairs = zip(truth.track.times, truth.track.boxes, strict=True)
         return json.dumps([{"time": round(t, 2), "bbox_2d": write_box(b, frame)} for t, b in pairs])
 
-    def draw(self, item: Mapping[str, Any]) -> Iterator[Mark]:
+    def draw(self, item: Mapping[str, object]) -> Iterator[Mark]:
         match item:
             case {"track": [*boxes]}:
                 for box in boxes:

@@ -58,7 +58,7 @@ class SourceConfig(Named):
 
     @model_validator(mode="before")
     @classmethod
-    def _card_and_environment_agree(cls, value: Any) -> Any:
+    def _card_and_environment_agree(cls, value: object) -> Any:
         """State the world of the card `world` once: as the source's environment, or in its options."""
         if not isinstance(value, Mapping) or value.get("card") != "world":
             return value

@@ -130,7 +130,7 @@ class RewardConfig(Named):
 
     @field_validator("weight", "options", mode="before")
     @classmethod
-    def _schedules_are_sound(cls, value: Any, info: ValidationInfo) -> Any:
+    def _schedules_are_sound(cls, value: object, info: ValidationInfo) -> Any:
         named = {"": value} if info.field_name == "weight" else value
         for key, plan in named.items() if isinstance(named, dict) else ():
             with refusing():

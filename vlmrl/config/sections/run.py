@@ -112,7 +112,7 @@ SHAPES = re.compile(
 HIDDEN = "***"
 
 
-def _read(value: Any) -> Any:
+def _read(value: object) -> Any:
     """Return the options by tracker, False for one that is off; TensorBoard is on where installed."""
     if not isinstance(value, Mapping):
         raise ValueError(f"expected a map of trackers, such as {{wandb: {{}}}}, got {value!r:.80}")
@@ -134,7 +134,7 @@ def _read(value: Any) -> Any:
 Trackers = Annotated[dict[str, bool | dict[str, Any]], BeforeValidator(_read)]
 
 
-def hide_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+def hide_secrets(config: Mapping[str, object]) -> dict[str, Any]:
     """Return a config, or a part of one, as JSON without secrets; `***` stands for each.
 
     Hidden by name: values of options such as "api_key", `token` or `password`. Hidden by value, in
@@ -148,7 +148,7 @@ def hide_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def without_secrets(value: Any) -> Any:
+def without_secrets(value: object) -> Any:
     """Return a JSON value of no section in which secrets are `***`, as `hide_secrets` says."""
     return _hide(value, SECRET_ELSEWHERE, _secret_variables())
 
@@ -162,7 +162,7 @@ def _secret_variables() -> list[str]:
     return sorted(values, key=len, reverse=True)
 
 
-def _hide(value: Any, names: re.Pattern[str], variables: Sequence[str]) -> Any:
+def _hide(value: object, names: re.Pattern[str], variables: Sequence[str]) -> Any:
     if isinstance(value, Mapping):
         return {
             name: HIDDEN

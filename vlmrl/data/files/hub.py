@@ -29,7 +29,7 @@ class ArrowRows(Sequence[Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._data)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         (row,) = self._data[index].to_pylist()
         return {**row, WHERE: f"{self._name} row {index}"}
 

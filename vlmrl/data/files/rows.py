@@ -77,7 +77,7 @@ class Variants(Sequence[Mapping[str, Any]]):
 class RowsView(Sequence[Mapping[str, Any]]):
     """The rows at `positions` of the sequence `whole`, read when asked for."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]], positions: Sequence[int]) -> None:
+    def __init__(self, rows: Sequence[Mapping[str, object]], positions: Sequence[int]) -> None:
         self.whole, self.positions = rows, positions
 
     def over(self, rows: Rows) -> RowsView:
@@ -100,7 +100,7 @@ class RowsView(Sequence[Mapping[str, Any]]):
         return RowsView(narrowed(self.whole, columns), self.positions)
 
 
-def cell(row: Mapping[str, Any], column: str) -> Any:
+def cell(row: Mapping[str, object], column: str) -> Any:
     """Return the value of a column, or of one nested in it by a dotted path; None if there is none.
 
     `messages.0.content` takes an item of a list by its position, `objects.bbox` of a list of objects
@@ -111,7 +111,7 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
     return _walk(row, column.split("."))
 
 
-def number(row: Mapping[str, Any], column: str) -> float:
+def number(row: Mapping[str, object], column: str) -> float:
     """Return the number in a column, as `cell` finds it.
 
     Raises:
@@ -127,7 +127,7 @@ def number(row: Mapping[str, Any], column: str) -> float:
     return float(value)
 
 
-def paths(value: Any, above: str = "") -> Iterator[str]:
+def paths(value: object, above: str = "") -> Iterator[str]:
     """Yield the names of a row's columns, and the dotted paths of what is nested in them."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -142,7 +142,7 @@ def paths(value: Any, above: str = "") -> Iterator[str]:
                 yield from paths(item, f"{above}{number}.")
 
 
-def _walk(value: Any, steps: list[str]) -> Any:
+def _walk(value: object, steps: list[str]) -> Any:
     for number, step in enumerate(steps):
         if isinstance(value, Mapping):
             value = value.get(step)

@@ -94,10 +94,10 @@ def _register_loader() -> None:
     class Unloaded(model_loader.BaseModelLoader):
         """Leaves weights as they were allocated."""
 
-        def download_model(self, model_config: Any) -> None:
+        def download_model(self, model_config: object) -> None:
             """Do nothing."""
 
-        def load_weights(self, model: torch.nn.Module, model_config: Any) -> None:
+        def load_weights(self, model: torch.nn.Module, model_config: object) -> None:
             """Do nothing."""
 
     model_loader._LOAD_FORMAT_TO_MODEL_LOADER[LOAD_FORMAT] = Unloaded
@@ -117,7 +117,7 @@ def abandon_update(model: Any, model_config: Any) -> None:
         finalize_layerwise_reload(model, model_config)
 
 
-def begin_update(model: Any, model_config: Any) -> None:
+def begin_update(model: Any, model_config: object) -> None:
     """Get the model ready to be given all its weights anew, whatever an earlier update left."""
     from vllm.model_executor.model_loader.reload.layerwise import initialize_layerwise_reload
 
@@ -129,7 +129,7 @@ def begin_update(model: Any, model_config: Any) -> None:
     initialize_layerwise_reload(model)
 
 
-def finish_update(model: Any, model_config: Any) -> None:
+def finish_update(model: Any, model_config: object) -> None:
     """Make the loaded weights the model's.
 
     Raises:

@@ -83,7 +83,7 @@ class Job:
 def ask(
     server: Server,
     prompt: Prompt,
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     job: Job,
     folder: MediaFolder | None = None,
     adapter: bool = False,

@@ -107,7 +107,7 @@ def media_data(prompt: Prompt) -> dict[str, list[Any]]:
 
 
 def request(
-    prompt: Prompt, fields: Mapping[str, Any], media: Sequence[Part], adapter: bool = False
+    prompt: Prompt, fields: Mapping[str, object], media: Sequence[Part], adapter: bool = False
 ) -> dict[str, Any]:
     """Return the body of the request for one prompt with its media."""
     return {

@@ -51,7 +51,7 @@ class Fleet(Protocol):
     address: str
     """Where the servers reach this machine."""
 
-    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, object], files: Mapping[str, bytes]) -> None:
         """Start every server that does not run with these arguments and model files yet; do not wait.
 
         `arguments` are those of `vllm.LLM` but for the model; `files` are the model's, by name.
@@ -166,11 +166,11 @@ class Server:
 
     # ------------------------------------------------------------------------------------- calls
 
-    def post(self, path: str, body: Any, timeout: float, stage: str) -> Any:
+    def post(self, path: str, body: object, timeout: float, stage: str) -> Any:
         """Return the answer to a POST, as `call` does."""
         return self.call("POST", path, body, timeout, stage)
 
-    def call(self, method: str, path: str, body: Any, timeout: float, stage: str) -> Any:
+    def call(self, method: str, path: str, body: object, timeout: float, stage: str) -> Any:
         """Return the JSON that the server answers; None for an empty answer, text if it is not JSON.
 
         Raises:
@@ -218,7 +218,7 @@ class Server:
         self.sync("/update_weight_version", {"new_version": str(version)})
         self.sync("/resume")
 
-    def sync(self, path: str, body: Any = None) -> None:
+    def sync(self, path: str, body: object = None) -> None:
         """Run one part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
 
@@ -264,7 +264,7 @@ class Server:
             )
 
 
-def command_line(arguments: Mapping[str, Any]) -> list[str]:
+def command_line(arguments: Mapping[str, object]) -> list[str]:
     """Return keyword arguments of `vllm.LLM` as command-line arguments of the server."""
     out: list[str] = []
     for name, value in arguments.items():

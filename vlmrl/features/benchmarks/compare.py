@@ -78,7 +78,7 @@ def write_page(
     conclusions: Sequence[str],
     cautions: Sequence[str],
     tables: Sequence[Table],
-    drawings: Sequence[Mapping[str, Any]],
+    drawings: Sequence[Mapping[str, object]],
 ) -> Path:
     """Write the page; `drawings` are those of pass@k (`compare.draw_passes`)."""
     moves = [move for table in tables for move in table.moves]

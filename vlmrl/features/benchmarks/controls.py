@@ -11,7 +11,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -120,7 +119,7 @@ CONTROLS: Mapping[str, Callable[[Source], Callable[[Sample], Sample]]] = {
 """By name, what makes of a source the change of its samples."""
 
 
-def best_constant(source: Source, protocol: str, frame: Mapping[str, Any]) -> list[BestConstant]:
+def best_constant(source: Source, protocol: str, frame: Mapping[str, object]) -> list[BestConstant]:
     """Return for each number of a benchmark the constant answer that pays most.
 
     The commonest truths are tried, letters, yes and no, small counts and the whole image. `frame` is

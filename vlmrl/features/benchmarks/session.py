@@ -278,7 +278,7 @@ class Session:
         self,
         file: Path,
         source: Source,
-        manifest: Mapping[str, Any],
+        manifest: Mapping[str, object],
         sampling: Sampling,
         control: str,
     ) -> list[Answer]:
@@ -378,7 +378,7 @@ def _answer(index: int, completion: Completion) -> Answer:
     return Answer(index, *facts, asdict(completion.frame), calls)
 
 
-def _stored(file: Path, manifest: Mapping[str, Any]) -> Iterator[Answer]:
+def _stored(file: Path, manifest: Mapping[str, object]) -> Iterator[Answer]:
     """Yield the answers of an earlier, interrupted evaluation; refuse those of another one."""
     asked = {k: v for k, v in manifest.items() if k not in NOT_ASKED}
     note = file.parent / ("asked.json" if file.name == ANSWERS else "asked_samples.json")

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich import box
@@ -188,7 +187,7 @@ def plain_truth(stored: str) -> str:
     return "; ".join(text if alone else f"{key}: {text}" for key, text in texts.items())
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
     if isinstance(value, list):

@@ -210,7 +210,7 @@ class TruthStatistics:
             self.counts["points on the border"] += sum(_on_border((p.x, p.y)) for p in points)
             yield from self._count("points stated twice", len(points) - len(set(points)))
 
-    def _spans(self, sample: Sample, medium: Any) -> Iterator[str]:
+    def _spans(self, sample: Sample, medium: object) -> Iterator[str]:
         spans = sample.truth.spans
         if spans is None:
             return
@@ -530,7 +530,7 @@ def _place_lines(truth: Truth, frames: list[Frame]) -> Iterator[str]:
                 yield f"  {frame.space:<9} {_shorten(convert(item, frame))}"
 
 
-def _shorten(place: Any) -> Any:
+def _shorten(place: object) -> Any:
     """Return the JSON values of a place with four digits a number."""
     written = json.dumps(to_json(place))
     return json.loads(written, parse_float=lambda number: float(f"{float(number):.4g}"))

@@ -101,7 +101,9 @@ def asking(
         ) -> Sequence[Sequence[Completion]]:
             failures: list[str] = []
 
-            def answer(prompt: Prompt, messages: Sequence[Any], number: int) -> Completion | None:
+            def answer(
+                prompt: Prompt, messages: Sequence[object], number: int
+            ) -> Completion | None:
                 body = {
                     "messages": messages,
                     "max_tokens": rollout.max_tokens,

@@ -140,13 +140,13 @@ def _copy(path: Path, out: Path, change: Callable[[Any], Any]) -> None:
     (out / path.name).write_text(json.dumps(tree, indent=2) + "\n")
 
 
-def _without_paths(tree: Any) -> Any:
+def _without_paths(tree: object) -> Any:
     if isinstance(tree, dict):
         return {k: _without_paths(v) for k, v in tree.items() if k not in PATH_KEYS}
     return [_without_paths(v) for v in tree] if isinstance(tree, list) else tree
 
 
-def _with_dtype(tree: Any, dtype: str) -> Any:
+def _with_dtype(tree: object, dtype: str) -> Any:
     if isinstance(tree, dict):
         return {k: dtype if k == "dtype" else _with_dtype(v, dtype) for k, v in tree.items()}
     return tree
@@ -201,7 +201,7 @@ def write_card(out: Path, run: Path, checkpoint: Path, form: str, name: str) -> 
     return path
 
 
-def without_paths(value: Any) -> Any:
+def without_paths(value: object) -> Any:
     """Return a JSON value whose texts keep of every local path only the last part."""
     if isinstance(value, Mapping):
         return {key: without_paths(inner) for key, inner in value.items()}

@@ -60,7 +60,7 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _flat(section: Mapping[Any, Any], before: str) -> Iterator[tuple[str, Any]]:
+def _flat(section: Mapping[Any, object], before: str) -> Iterator[tuple[str, Any]]:
     for name, value in section.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{name}.")
@@ -220,7 +220,7 @@ def _notes(settings: Settings, trainer: str, gpus: int) -> Iterator[Note]:
         yield Note(name, keys, why)
 
 
-def _assemble(notes: Sequence[Note], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _assemble(notes: Sequence[Note], defaults: Mapping[str, object]) -> dict[str, Any]:
     """Return the keys of all notes as a tree; of two that set one key the last counts."""
     flat = {**defaults, **{key: value for note in notes for key, value in note.keys.items()}}
     config: dict[str, Any] = {}

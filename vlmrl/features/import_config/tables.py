@@ -34,7 +34,7 @@ Settings = dict[str, Any]
 def to(key: str, read: Callable[[Any], Any] = lambda value: value, why: str = "") -> Rule:
     """Return the rule of a setting that is one of our keys; a value that `read` makes None is left out."""
 
-    def rule(value: Any) -> tuple[dict[str, Any], str]:
+    def rule(value: object) -> tuple[dict[str, Any], str]:
         converted = read(value)
         if converted is None:
             return {}, why or f"{value!r} has no counterpart"
@@ -48,12 +48,12 @@ def left(why: str) -> Rule:
     return lambda value: ({}, why)
 
 
-def with_keys(keys: Mapping[str, Any], why: str = "") -> Rule:
+def with_keys(keys: Mapping[str, object], why: str = "") -> Rule:
     """Return the rule of a setting that means these keys where it is true."""
     return lambda value: (dict(keys), why) if value else ({}, "it is off")
 
 
-def chosen_trackers(value: Any) -> dict[str, Any] | None:
+def chosen_trackers(value: object) -> dict[str, Any] | None:
     """Return our `tracking` for the trackers that another trainer names; None: we have none of them."""
     names = value if isinstance(value, list) else [value]
     return {name: True for name in names if name in TRACKERS} or None
@@ -103,7 +103,7 @@ def data_of(settings: Settings, trainer: str) -> tuple[list[Note], set[str]]:
     return notes, set(NAMES)
 
 
-def _parts(value: Any) -> list[str]:
+def _parts(value: object) -> list[str]:
     """Return the places of a text with colons between them; a list of places as it is."""
     if isinstance(value, list):
         return [str(path) for path in value]
@@ -144,7 +144,7 @@ OPTIMIZERS = {
 OPTIONS = "algorithm.options."
 
 
-def _rewards(value: Any) -> tuple[dict[str, Any], str]:
+def _rewards(value: object) -> tuple[dict[str, Any], str]:
     names = [str(name) for name in (value if isinstance(value, list) else [value])]
     known = [VERIFIERS[name] for name in names if name in VERIFIERS]
     unknown = [name for name in names if name not in VERIFIERS]
@@ -152,19 +152,19 @@ def _rewards(value: Any) -> tuple[dict[str, Any], str]:
     return ({"rewards": known} if known else {}), why
 
 
-def _sharded(value: Any) -> str | None:
+def _sharded(value: object) -> str | None:
     return "fsdp2" if "zero3" in str(value) or "fsdp" in str(value) else None
 
 
-def _low_precision(value: Any) -> str:
+def _low_precision(value: object) -> str:
     return "bfloat16" if str(value) in ("bfloat16", "bf16", "float16", "True") else "float32"
 
 
-def _lora(value: Any) -> tuple[dict[str, Any], str]:
+def _lora(value: object) -> tuple[dict[str, Any], str]:
     return ({"model.lora.towers": ["language"]}, "") if value in (True, "lora") else ({}, "")
 
 
-def _vision(value: Any) -> list[str] | None:
+def _vision(value: object) -> list[str] | None:
     return ["vision"] if value in (True, "True", "true") else None
 
 

@@ -35,14 +35,14 @@ def orm(
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 
     class VerifierORM:
-        def __init__(self, args: Any = None, **_: Any) -> None:
+        def __init__(self, args: object = None, **_: Any) -> None:
             self.args = args
 
         def __call__(
             self,
             completions: Sequence[str],
-            truth: Sequence[Any],
-            trainer_state: Any = None,
+            truth: Sequence[object],
+            trainer_state: object = None,
             **columns: Any,
         ) -> list[float | None]:
             count = len(completions)

@@ -51,9 +51,9 @@ class ForeignScorer:
     def judge(
         self,
         texts: Sequence[str],
-        truths: Sequence[Any],
-        media: Sequence[Any],
-        prompts: Sequence[Any],
+        truths: Sequence[object],
+        media: Sequence[object],
+        prompts: Sequence[object],
         groups: Sequence[Hashable] = (),
         progress: float = 0.0,
     ) -> list[Judged]:
@@ -103,7 +103,7 @@ class ForeignScorer:
         return list(members.values())
 
 
-def stated(value: Any) -> Any:
+def stated(value: object) -> Any:
     """Parse an object from its JSON text, without the keys that Arrow fills with None.
 
     Raises:
@@ -119,7 +119,7 @@ def stated(value: Any) -> Any:
     return value
 
 
-def message_text(message: Any) -> str:
+def message_text(message: object) -> str:
     """Return the text of a completion or prompt: plain, one chat message, or the last of several."""
     if isinstance(message, str):
         return message
@@ -133,7 +133,7 @@ def message_text(message: Any) -> str:
     raise UserError(f"expected a text or chat messages, got {message!r:.80}")
 
 
-def media_columns(columns: Mapping[str, Sequence[Any]], count: int) -> Sequence[Any]:
+def media_columns(columns: Mapping[str, Sequence[object]], count: int) -> Sequence[Any]:
     """Sizes of each row's media: its `media`, else those of the image in `image` or `images`."""
     if "media" in columns:
         return columns["media"]
@@ -147,7 +147,7 @@ def progress_of(trainer_state: Any) -> float:
     return trainer_state.global_step / total if total else 0.0
 
 
-def _size(image: Any) -> dict[str, int]:
+def _size(image: object) -> dict[str, int]:
     image = image[0] if isinstance(image, list | tuple) and image else image
     size = getattr(image, "size", None)
     return {"width": size[0], "height": size[1]} if isinstance(size, tuple) else {}

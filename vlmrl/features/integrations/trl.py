@@ -36,10 +36,10 @@ def reward_function(
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 
     def reward(
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        truth: Sequence[Any],
-        trainer_state: Any = None,
+        prompts: Sequence[object],
+        completions: Sequence[object],
+        truth: Sequence[object],
+        trainer_state: object = None,
         log_metric: Callable[[str, float], None] | None = None,
         **columns: Any,
     ) -> list[float | None]:

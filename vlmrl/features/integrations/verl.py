@@ -35,7 +35,11 @@ def compute_score(
     scorer = ForeignScorer(rewards, scoring, template, space)
 
     def compute(
-        data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None, **_: Any
+        data_source: str,
+        solution_str: str,
+        ground_truth: object,
+        extra_info: object = None,
+        **_: Any,
     ) -> dict[str, float]:
         (judged,) = _judge(scorer, [solution_str], [ground_truth])
         return {"score": _paid(judged, on_fault), "fault": float(judged.reward is None)}
@@ -76,7 +80,7 @@ def easy_r1_compute_score(
     return compute
 
 
-def _judge(scorer: ForeignScorer, texts: Sequence[str], truths: Sequence[Any]) -> list[Judged]:
+def _judge(scorer: ForeignScorer, texts: Sequence[str], truths: Sequence[object]) -> list[Judged]:
     rows = [stated(truth) for truth in truths]
     for row in rows:
         if not isinstance(row, Mapping) or "truth" not in row:

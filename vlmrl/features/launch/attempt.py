@@ -282,7 +282,7 @@ class Attempt:
             for actor, host in zip(actors, places, strict=True)
         ]
 
-    def _get(self, answers: Sequence[Any]) -> list[Any]:
+    def _get(self, answers: Sequence[object]) -> list[Any]:
         return list(self.ray.get(list(answers), timeout=START_S))
 
     def watch(self, stop: Callable[[], bool]) -> Ending:

@@ -132,7 +132,7 @@ class RayPool:
 
     def __init__(
         self,
-        graders: Sequence[Any],
+        graders: Sequence[object],
         workers: int,
         prepare: Callable[[], None] | None = None,
         max_memory: int | None = None,

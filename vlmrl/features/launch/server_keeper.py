@@ -67,7 +67,7 @@ class Status:
     """Why it is DEAD."""
 
 
-def digest_of(arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
+def digest_of(arguments: Mapping[str, object], files: Mapping[str, bytes]) -> str:
     """Return what stands for a model and its arguments; the same after it was saved and loaded."""
 
     def essential(keys: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class ServerKeeper:
         """Return the process id of the server, and of its process group."""
         return self._server.pid
 
-    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, object], files: Mapping[str, bytes]) -> None:
         """Start the server with these arguments and model files; one that runs with them becomes STALE."""
         model = digest_of(arguments, files)
         with self._lock:
@@ -181,7 +181,7 @@ class ServerKeeper:
                 if self._status is before:
                     self._status = Status(ServerState.STALE, before.model, self._server.url)
 
-    def _start(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def _start(self, arguments: Mapping[str, object], files: Mapping[str, bytes]) -> None:
         self._server.stop()
         folder = Path(self._folder.name)
         model = folder / "model"  # it stays: vLLM reads it again when the first video comes
@@ -276,7 +276,7 @@ class KeptServers:
         self._model: tuple[Mapping[str, Any], Mapping[str, bytes]] = {}, {}
         self._digest = ""
 
-    def launch(self, arguments: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    def launch(self, arguments: Mapping[str, object], files: Mapping[str, bytes]) -> None:
         """See `Fleet`."""
         self._model, self._digest = (arguments, files), digest_of(arguments, files)
         for keeper in self._keepers:

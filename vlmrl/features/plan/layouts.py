@@ -98,7 +98,7 @@ class GpuLayout:
         return {key: value for key, value in keys.items() if _at(tree, key) != value}
 
 
-def as_overrides(changes: Mapping[str, Any]) -> str:
+def as_overrides(changes: Mapping[str, object]) -> str:
     """Return keys with their values as a command line takes them."""
     plain = ((k, str(v).lower() if isinstance(v, bool) else v) for k, v in changes.items())
     return " ".join(f"{key}={value}" for key, value in plain)
@@ -186,7 +186,7 @@ def _shardings(trainers: int, gpus_per_node: int) -> Iterator[tuple[str, int]]:
             yield "fsdp2", trainers // shards
 
 
-def _at(tree: Any, key: str) -> Any:
+def _at(tree: object, key: str) -> Any:
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree

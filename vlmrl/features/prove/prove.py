@@ -126,7 +126,7 @@ def _read(path: Path, name: str) -> Any:
         return file.get_tensor(name)
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _leaves(name: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield the tensors and numbers of what a file of torch holds, by their place."""
     import torch
 
@@ -181,7 +181,7 @@ def pair_rows(
             yield from ((step, a, b) for a, b in rows)
 
 
-def untimed(value: Any) -> Any:
+def untimed(value: object) -> Any:
     """Return JSON without the seconds that calls took."""
     if isinstance(value, list):
         return [untimed(part) for part in value]
@@ -210,7 +210,7 @@ def _compare_metrics(run: Path, again: Path, start: int, end: int) -> ProofDiffe
     return ProofDifference("metrics, steps", len(steps), unequal, example)
 
 
-def _largest(a: Mapping[str, Any], b: Mapping[str, Any], odd: list[str]) -> str:
+def _largest(a: Mapping[str, object], b: Mapping[str, object], odd: list[str]) -> str:
     """Name the number that differs most as a share of its size, and how many do."""
 
     def share(key: str) -> float:

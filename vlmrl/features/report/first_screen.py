@@ -257,7 +257,7 @@ class FirstScreen:
 
 
 def first_screen(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     progress: RunFacts,
     cards: Sequence[GalleryPrompt],
     stages: Sequence[Stretch] = (),
@@ -285,7 +285,7 @@ def compare_ends(
     return {"levels": levels, "change": pair and held_out.change(metric, *pair)}
 
 
-def _curve(config: Mapping[str, Any], progress: RunFacts) -> CurvePanel | None:
+def _curve(config: Mapping[str, object], progress: RunFacts) -> CurvePanel | None:
     """Return the chosen metric over the evaluations, else the training reward; None without either."""
     metric = progress.metric
     wanted = [metric] if metric.startswith("sampled/") else [metric, f"sampled/{metric}"]

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -195,7 +194,7 @@ def _of_texts(rows: Mapping[Key, Row], paid: Mapping[Key, float]) -> dict[str, f
     return {BEST_CONSTANT: Counter(stated).most_common(1)[0][1] / len(stated)}
 
 
-def _stated(truth: Mapping[str, Any]) -> list[bool]:
+def _stated(truth: Mapping[str, object]) -> list[bool]:
     return [value not in (None, "", [], ()) for value in truth.values()]
 
 
@@ -209,7 +208,7 @@ def _truth(row: Row) -> Boxes | None:
     return _one_box(row["truth"].get("boxes"))
 
 
-def _one_box(value: Any) -> Boxes | None:
+def _one_box(value: object) -> Boxes | None:
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], dict):
         return None
     box = value[0].get("box")

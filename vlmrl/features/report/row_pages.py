@@ -235,7 +235,7 @@ def row_page(index: RowIndex, config: Config, facts: RowFacts, wanted: RowFilter
     )
 
 
-def _heats(row: Row, stored: Sequence[Mapping[str, Any]]) -> Iterator[Heat | None]:
+def _heats(row: Row, stored: Sequence[Mapping[str, object]]) -> Iterator[Heat | None]:
     """Yield the heat of each completion; None where its tokens are not stored."""
     for g, completion in enumerate(row["completions"]):
         segments = completion.get("segments") or [{**completion, "by": "policy"}]

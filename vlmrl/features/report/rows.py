@@ -162,7 +162,7 @@ def read_count(text: str, max_digits: int = 15) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else None
 
 
-def encode(query: Mapping[str, Any]) -> str:
+def encode(query: Mapping[str, object]) -> str:
     """Return a query for an address; what UTF-8 cannot say becomes question marks."""
     return urlencode(query, errors="replace")
 

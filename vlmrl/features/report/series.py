@@ -69,7 +69,7 @@ STACKED = "Seconds per step"
 
 
 def sections(
-    metrics: StepLines, sft: StepLines, evaluations: Sequence[Mapping[str, Any]]
+    metrics: StepLines, sft: StepLines, evaluations: Sequence[Mapping[str, object]]
 ) -> list[CurveSection]:
     """Return the panels of a run from lines of metrics.jsonl and sft.jsonl and the evals/step-N.json."""
     imitated = _placed(sft, lambda key: Placement(COLD_START, key, key, ""))

@@ -64,7 +64,7 @@ class Question:
     stream: bool
 
 
-def read_request(body: Any, rates: bool = False) -> Question:
+def read_request(body: object, rates: bool = False) -> Question:
     """Read the JSON body of `POST /v1/chat/completions`.
 
     `temperature` 0 is greedy; it is 1 where nothing is said, as OpenAI's. Without `seed` each request
@@ -95,7 +95,7 @@ def read_request(body: Any, rates: bool = False) -> Question:
     return Question(_sample(body.get("messages"), rates), sampling, body.get("stream") is True)
 
 
-def _sample(messages: Any, rates: bool) -> Sample:
+def _sample(messages: object, rates: bool) -> Sample:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise UserError("messages: expected a list of at least one message")
     system, turns = "", []
@@ -124,7 +124,7 @@ def _sample(messages: Any, rates: bool) -> Sample:
     )
 
 
-def _parts(content: Any, where: str) -> tuple[str | Media, ...]:
+def _parts(content: object, where: str) -> tuple[str | Media, ...]:
     if isinstance(content, str):
         return (content,)
     if not isinstance(content, Sequence) or not content:
@@ -159,7 +159,7 @@ def read_part(part: Any, where: str) -> str | Media:
     return medium
 
 
-def _whole(value: Any, key: str, default: int, most: int, least: int = 1) -> int:
+def _whole(value: object, key: str, default: int, most: int, least: int = 1) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -167,7 +167,9 @@ def _whole(value: Any, key: str, default: int, most: int, least: int = 1) -> int
     return value
 
 
-def _number(body: Mapping[str, Any], key: str, default: float, least: float, most: float) -> float:
+def _number(
+    body: Mapping[str, object], key: str, default: float, least: float, most: float
+) -> float:
     value = body.get(key)
     if value is None:
         return default
@@ -201,7 +203,7 @@ def _grading_routes(batches: Batches) -> list[Route]:
         special = body.get("add_special_tokens", True) is True
         return batches.call(lambda model: {"tokens": model.tokenize(text, special)})
 
-    def grade(body: Any) -> Future[dict[str, Any]]:
+    def grade(body: object) -> Future[dict[str, Any]]:
         asked = read_grading(body)
         return batches.call(lambda model: _grade(model, asked))
 
@@ -211,7 +213,7 @@ def _grading_routes(batches: Batches) -> list[Route]:
     ]
 
 
-def read_grading(body: Any) -> Grading:
+def read_grading(body: object) -> Grading:
     """Read the JSON body of `POST /inference/v1/generate`.
 
     Raises:
@@ -238,7 +240,7 @@ def read_grading(body: Any) -> Grading:
     return Grading(tuple(ids), Sample("request", "request", (*parts, ""), Truth(), "none"))
 
 
-def _as_chat(part: Any) -> Any:
+def _as_chat(part: object) -> Any:
     """Return the part `{"type": t, "url": ...}` as chat messages have it, `{"type": t, t: {"url": ...}}`."""
     if isinstance(part, Mapping) and isinstance(part.get("type"), str) and "url" in part:
         return {"type": part["type"], part["type"]: {"url": part["url"]}}

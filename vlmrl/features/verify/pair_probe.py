@@ -154,7 +154,7 @@ def judged_rows(rows: Sequence[PairRow], result: Probe) -> list[dict[str, Any]]:
     ]
 
 
-def _read(row: Any, name: str) -> PairRow:
+def _read(row: object, name: str) -> PairRow:
     if not isinstance(row, Mapping):
         raise UserError(f"expected a JSON object, got {row!r:.80}")
     texts, better = row.get("completions"), row.get("better")

@@ -158,7 +158,7 @@ class Openenv(Environment):
         """Close the connection."""
         _let_go(state.name)
 
-    def _ask(self, name: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, name: str, message: Mapping[str, object]) -> dict[str, Any]:
         """Send a message and return the data of the answer.
 
         Raises:

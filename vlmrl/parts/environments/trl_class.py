@@ -100,6 +100,6 @@ class TrlClass(Environment):
         return {name: method for name, method in members if name[0] != "_" and name not in OURS}
 
 
-def _reward(world: Any) -> float:
+def _reward(world: object) -> float:
     asked = getattr(world, "get_reward", None)
     return float(asked() if asked else getattr(world, "reward", 0.0) or 0.0)

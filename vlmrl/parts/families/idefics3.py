@@ -41,7 +41,7 @@ class Idefics3(tiled_like.IdeficsFamily):
         shrink=2,
     )
 
-    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+    def small_processor(self, config: object, tokenizer: object) -> Any:
         return transformers.Idefics3Processor(
             image_processor=transformers.Idefics3ImageProcessor(**tiled_like.small_sizes(config)),
             tokenizer=tokenizer,

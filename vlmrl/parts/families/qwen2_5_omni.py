@@ -117,7 +117,7 @@ class Qwen25Omni(MropeFamily):
         processor.tokens_per_chunk = int(processor.tokens_per_second * config.seconds_per_chunk)
         processor.audio_mark_ids = (config.audio_start_token_id, config.audio_end_token_id)
 
-    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+    def frame(self, processor: object, medium: Decoded | None) -> Frame:
         if isinstance(medium, Audio):
             return Frame(space=self.space, duration=medium.duration)
         return MropeFamily.frame(self, processor, medium)
@@ -230,7 +230,9 @@ class Qwen25Omni(MropeFamily):
 
     # ------------------------------------------------------------------------------ on the disk
 
-    def published(self, model: Any, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def published(
+        self, model: object, weights: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         """Return the weights of the thinker alone, even if a whole model was read."""
         whole = MropeFamily.published(self, model, weights)
         return {name.removeprefix("thinker."): weight for name, weight in whole.items()}

@@ -108,7 +108,7 @@ class Qwen2Audio(Family):
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
-    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+    def frame(self, processor: object, medium: Decoded | None) -> Frame:
         seconds = medium.duration if isinstance(medium, Audio) else None
         return Frame(space=self.space, duration=seconds)
 

@@ -100,7 +100,7 @@ class Qwen3VlMoe(Qwen3Vl):
                 "such experts in a file cannot be told"
             )
 
-    def weigh(self, router: Any, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    def weigh(self, router: object, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Return the softmax over these experts alone, see `Family.weigh`."""
         weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
         return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)

@@ -219,7 +219,7 @@ class MropeFamily(Family):
         )
 
     def _encode_audio(
-        self, processor: Any, media: Sequence[Decoded]
+        self, processor: object, media: Sequence[Decoded]
     ) -> tuple[dict[str, torch.Tensor], Iterator[int]]:
         """Return the audio tensors of the media, and the number of audio tokens of each video and audio."""
         return {}, itertools.repeat(0)
@@ -238,7 +238,7 @@ class MropeFamily(Family):
         """
         layout.grid(processor.video_token_id, *grid, self._time_step(processor, video))
 
-    def _time_step(self, processor: Any, video: Video) -> float:
+    def _time_step(self, processor: object, video: Video) -> float:
         """Return the distance in positions between two steps in time of a video's grid."""
         return 1.0
 
@@ -272,7 +272,7 @@ class MropeFamily(Family):
 
     # --------------------------------------------------------------------------------- sizes
 
-    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+    def frame(self, processor: object, medium: Decoded | None) -> Frame:
         """Return the original and resized size of the first medium, with the family's space."""
         if isinstance(medium, Video):
             width, height = self._fit_video(processor, medium)
@@ -402,7 +402,7 @@ class MropeFamily(Family):
         return out.last_hidden_state
 
 
-def _media(config: Any, prompt: Encoded) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+def _media(config: object, prompt: Encoded) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
     """Return of each image and video, in prompt order, its token, pixels [patches, dim] and grid [3]."""
     by_token = {}
     names = zip(("image_token_id", "video_token_id"), PIXELS, GRIDS, strict=True)

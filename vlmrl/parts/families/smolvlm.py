@@ -40,7 +40,7 @@ class Smolvlm(tiled_like.IdeficsFamily):
         shrink=2,
     )
 
-    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+    def small_processor(self, config: object, tokenizer: object) -> Any:
         import_extra("num2words", "smolvlm")  # the processor writes times of frames in words
         sizes = tiled_like.small_sizes(config)
         return transformers.SmolVLMProcessor(

@@ -37,11 +37,11 @@ class ImageFamily(Family):
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
         return model, processor
 
-    def small_processor(self, config: Any, tokenizer: Any) -> Any:
+    def small_processor(self, config: object, tokenizer: object) -> Any:
         """Build the processor of a small model with this config."""
         raise TypeError(f"{type(self).__name__} must define small_processor")
 
-    def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+    def image_features(self, model: object, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [..., H] of all images of all prompts, in order."""
         raise TypeError(f"{type(self).__name__} must define image_features")
 
@@ -58,7 +58,7 @@ class ImageFamily(Family):
         special = start is None or not text.startswith(start)
         return self._process(processor, text, media, special)
 
-    def extend(self, processor: Any, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+    def extend(self, processor: object, text: str, media: Sequence[Decoded], start: int) -> Encoded:
         """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
         return shift(self._process(processor, text, media, False), start)
 
@@ -86,7 +86,7 @@ class ImageFamily(Family):
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""
 
-    def frame(self, processor: Any, medium: Decoded | None) -> Frame:
+    def frame(self, processor: object, medium: Decoded | None) -> Frame:
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)

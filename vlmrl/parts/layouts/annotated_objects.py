@@ -84,7 +84,7 @@ class XmlParts:
     def _declare(self, version: str, encoding: str | None, standalone: int) -> None:
         self._encoding = encoding or "utf-8"
 
-    def _start(self, name: str, attributes: Any) -> None:
+    def _start(self, name: str, attributes: object) -> None:
         self._close()
         if self._level == 0:
             self.root = name
@@ -146,7 +146,7 @@ def ask(task: str, names: Sequence[str], present: Sequence[str]) -> str:
 
 
 def annotated(
-    task: str, boxes: Iterable[Any], labels: Sequence[str], masks: Sequence[Any]
+    task: str, boxes: Iterable[object], labels: Sequence[str], masks: Sequence[object]
 ) -> dict[str, Any]:
     """Return boxes with their labels (xyxy), or masks, under our keys; an empty list is "nothing here"."""
     if task == "segmentation":
@@ -173,7 +173,7 @@ def around(corners: Iterable[Sequence[float]]) -> list[float]:
     return [min(xs), min(ys), max(xs), max(ys)]
 
 
-def xyxy(stated: Any, key: str) -> list[float]:
+def xyxy(stated: object, key: str) -> list[float]:
     """Return the box that is stated as its left upper corner, width and height.
 
     Raises:
@@ -192,7 +192,7 @@ def mask_of(polygons: Sequence[Sequence[float]], height: int, width: int) -> Any
     return _as_text(coco_mask.merge(parts))
 
 
-def run_lengths(listed: Mapping[str, Any]) -> dict[str, Any]:
+def run_lengths(listed: Mapping[str, object]) -> dict[str, Any]:
     """Return an RLE whose `counts` are a list of numbers as the compressed one.
 
     Raises:
@@ -227,7 +227,7 @@ def root_of(place: DataPlace) -> Path:
     return place.home.parent if above else place.media_home
 
 
-def find_file(home: Path, stated: Any, key: str) -> Path:
+def find_file(home: Path, stated: object, key: str) -> Path:
     """Return a file or folder that data name, next to them: the longest end of its path that is there.
 
     Others' paths begin with a folder of their own machine; nothing outside of `home` is opened.
@@ -244,7 +244,7 @@ def find_file(home: Path, stated: Any, key: str) -> Path:
     raise UserError(f"key {key!r}: expected a path below {home}, got {stated!r:.80}")
 
 
-def locate(root: Path, name: Any, key: str) -> str:
+def locate(root: Path, name: object, key: str) -> str:
     """Return the path of an image relative to `root`: as it is named, else wherever the file lies.
 
     Raises:

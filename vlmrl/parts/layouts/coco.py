@@ -233,20 +233,20 @@ def _index(place: DataPlace) -> CocoIndex:
     return place.once("coco", lambda: CocoIndex.of(place))
 
 
-def _file_name(image: Mapping[str, Any]) -> Any:
+def _file_name(image: Mapping[str, object]) -> Any:
     if "file_name" in image or "coco_url" not in image:
         return image.get("file_name")
     return PurePosixPath(urlsplit(str(image["coco_url"])).path).as_posix().lstrip("/")
 
 
-def _get(annotation: Mapping[str, Any], key: str, kind: type) -> Any:
+def _get(annotation: Mapping[str, object], key: str, kind: type) -> Any:
     value = annotation.get(key)
     if not isinstance(value, kind):
         raise UserError(f"key {key!r}: expected {kind.__name__}, got {value!r:.60}")
     return value
 
 
-def _mask(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Any:
+def _mask(annotation: Mapping[str, object], image: Mapping[str, object]) -> Any:
     key = "segmentation"
     stated = annotation.get(key)
     if isinstance(stated, list) and stated:

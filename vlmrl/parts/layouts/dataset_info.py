@@ -100,7 +100,7 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
             renamed["conversations"] = [self._turn(turn) for turn in renamed["conversations"]]
         return {"row": {**renamed, "id": row.get("id")}, "reader": self._reader, WHERE: row[WHERE]}
 
-    def _turn(self, turn: Any) -> Any:
+    def _turn(self, turn: object) -> Any:
         if not isinstance(turn, Mapping):
             return turn
         tag_value = turn.get(self._tags.get("role_tag", "from"))

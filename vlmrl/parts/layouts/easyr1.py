@@ -35,7 +35,7 @@ class Easyr1(Layout):
         fits = place.has_keys("problem", "answer") and not place.has_keys("solution")
         return "rows have `problem` and `answer`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         turns = [{"role": "user", "content": row.get("problem")}]
         ours, _ = read_turns(turns, media_columns(row), "problem")

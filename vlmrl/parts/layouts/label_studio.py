@@ -47,7 +47,7 @@ class LabelStudio(Layout):
         lists = [key for row in place.head for key, value in row.items() if _is_regions(value)]
         return f"rows have regions with labels under `{lists[0]}`" if lists else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a task under our keys."""
         every = _results(row) if "annotations" in row else _short_results(row)
         results = [r for r in every if str(r.get("type")).endswith("labels")]
@@ -63,7 +63,7 @@ class LabelStudio(Layout):
         }
 
 
-def _is_regions(value: Any) -> bool:
+def _is_regions(value: object) -> bool:
     """Return whether a value of JSON-MIN is a list of regions: each has its labels under their type."""
     return (
         isinstance(value, list)
@@ -78,7 +78,7 @@ def _short_results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [{"type": kind, "value": value} for kind, value in zip(kinds, values, strict=True)]
 
 
-def _results(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _results(row: Mapping[str, object]) -> list[Mapping[str, Any]]:
     listed = row.get("annotations")
     if not isinstance(listed, list):
         raise UserError(f"key 'annotations': expected a list, got {listed!r:.60}")
@@ -99,14 +99,14 @@ def _image(row: Mapping[str, Any]) -> str:
     return parse_qs(address.query).get("d", [address.path])[0]
 
 
-def _value(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def _value(result: Mapping[str, object]) -> Mapping[str, Any]:
     value = result.get("value")
     if not isinstance(value, Mapping):
         raise UserError(f"key 'value': expected an object, got {value!r:.60}")
     return value
 
 
-def _label(result: Mapping[str, Any]) -> str:
+def _label(result: Mapping[str, object]) -> str:
     kind = str(result.get("type"))
     if kind == "brushlabels":
         raise UserError(
@@ -120,7 +120,7 @@ def _label(result: Mapping[str, Any]) -> str:
     return str(labels[0])
 
 
-def _outline(result: Mapping[str, Any]) -> list[list[float]]:
+def _outline(result: Mapping[str, object]) -> list[list[float]]:
     value = _value(result)
     if result.get("type") == "polygonlabels":
         points = value.get("points")

@@ -88,7 +88,7 @@ class Labelme(Layout):
         }
 
 
-def _image(file: Path, tree: Mapping[str, Any], home: Path) -> str:
+def _image(file: Path, tree: Mapping[str, object], home: Path) -> str:
     """Return the path of an image, which starts from its JSON file; else the copy in `imageData`."""
     stated = str(tree.get("imagePath")).replace("\\", "/")
     beside = Path(os.path.normpath(file.parent / stated))
@@ -109,7 +109,7 @@ def _load(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _outline(shape: Mapping[str, Any]) -> list[list[float]]:
+def _outline(shape: Mapping[str, object]) -> list[list[float]]:
     """Return the corners of a shape, those of a rectangle in order around it."""
     points = shape.get("points")
     least = 2 if shape.get("shape_type") == "rectangle" else 3

@@ -35,7 +35,7 @@ class Llava(Layout):
         fits = has_turns(place, "conversations", "from") and not place.has_keys("images")
         return "rows have `conversations` with from and value" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         key = "conversations"
         ours, reply = read_turns(row.get(key), media_columns(row), key, "from", "value")

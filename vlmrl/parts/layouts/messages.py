@@ -35,7 +35,7 @@ class Messages(Layout):
         fits = has_turns(place, "messages", "role")
         return "rows have `messages` with role and content" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, reply = read_turns(row.get("messages"), media_columns(row), "messages")
         key = "messages" if reply is not None else "answer" if "answer" in row else "solution"

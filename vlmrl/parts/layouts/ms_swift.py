@@ -51,7 +51,7 @@ class MsSwift(Layout):
         fits = has_turns(place, "messages", "role") and place.has_keys("objects")
         return "rows have `messages` and `objects`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, reply = read_turns(row.get("messages"), media_columns(row), "messages")
         objects = row.get("objects")

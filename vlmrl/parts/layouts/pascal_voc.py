@@ -99,7 +99,7 @@ def _first_pixel(place: DataPlace) -> int:
     return 0 if any(_AT_ZERO.search(file.read_bytes()) for file in files) else 1
 
 
-def _box(element: Any, first: int) -> list[float]:
+def _box(element: object, first: int) -> list[float]:
     corners = []
     for key in ("xmin", "ymin", "xmax", "ymax"):
         text = _text(element, f"bndbox/{key}")

@@ -28,7 +28,7 @@ _FENCE = re.compile(r"\s*```(?:json)?\s*(?P<inside>.*?)\s*```\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?")
 
 
-def read_reply(reply: Any, question: str, key: str) -> dict[str, Any]:
+def read_reply(reply: object, question: str, key: str) -> dict[str, Any]:
     """Return what a reply says is true, as keys of a typed row; `key` names it in errors.
 
     Only what stands in `<answer>` counts where there is one, and what stands in `<think>` is the
@@ -90,7 +90,7 @@ def _boxes(text: str) -> list[tuple[Any, str | None]] | None:
     return None if not boxes or None in boxes else [each for each in boxes if each is not None]
 
 
-def _box(item: Any) -> tuple[Any, str | None] | None:
+def _box(item: object) -> tuple[Any, str | None] | None:
     if _is_box(item):
         return item, None
     if not isinstance(item, Mapping):
@@ -102,7 +102,7 @@ def _box(item: Any) -> tuple[Any, str | None] | None:
     return None
 
 
-def _is_box(value: Any) -> bool:
+def _is_box(value: object) -> bool:
     return isinstance(value, list) and len(value) == 4 and all(map(parsing.is_number, value))
 
 
@@ -110,7 +110,7 @@ def _is_box(value: Any) -> bool:
 # The media columns of a row: one value or a list, under the names that published layouts use.
 
 
-def media_columns(row: Mapping[str, Any]) -> dict[str, list[Any]]:
+def media_columns(row: Mapping[str, object]) -> dict[str, list[Any]]:
     """Return the media of a row by kind: image, video, audio; a kind that it has none of is left out."""
     columns = {}
     for kind, several in LISTS.items():
@@ -151,7 +151,11 @@ def has_turns(place: DataPlace, key: str, role: str) -> bool:
 
 
 def read_turns(
-    turns: Any, media: Mapping[str, list[Any]], key: str, role: str = "role", text: str = "content"
+    turns: object,
+    media: Mapping[str, list[Any]],
+    key: str,
+    role: str = "role",
+    text: str = "content",
 ) -> tuple[dict[str, Any], str | None]:
     """Return our keys of a list of turns, and the last assistant's text (None: a user has the last word).
 
@@ -181,7 +185,7 @@ def read_turns(
     return {**ours, "system": system[0] if system else None, "history": history or None}, reply
 
 
-def _turn(turn: Any, role: str, text: str, where: str) -> _Turn:
+def _turn(turn: object, role: str, text: str, where: str) -> _Turn:
     if not isinstance(turn, Mapping) or turn.get(role) not in ROLES:
         stated = turn.get(role) if isinstance(turn, Mapping) else turn
         raise UserError(

@@ -37,7 +37,7 @@ class SelectedRows(Layout):
         fits = place.has_keys("selected_from", "question", "truth")
         return "rows have `selected_from`, a question and a truth" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         truth = row.get("truth")
         if not isinstance(truth, Mapping):

@@ -41,7 +41,7 @@ class Sharegpt(Layout):
             return None
         return f"rows have `conversations` with from and value, and `{beside[0]}`"
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         key = "conversations"
         ours, reply = read_turns(row.get(key), media_columns(row), key, "from", "value")

@@ -44,7 +44,7 @@ class Trl(Layout):
             return None
         return f"rows have `{asked}` and `{answer}`"
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         asked = next((key for key in PROMPTS if row.get(key) is not None), PROMPTS[0])
         answer = next((key for key in ANSWERS if row.get(key) is not None), ANSWERS[0])

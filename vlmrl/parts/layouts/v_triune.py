@@ -66,7 +66,7 @@ class VTriune(Layout):
             return None
         return "rows have `prompt` and `reward_model.verifier`"
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, _ = read_turns(row.get("prompt"), media_columns(row), "prompt")
         meta = {key: row[key] for key in ("data_source", "ability") if row.get(key)}
@@ -74,7 +74,7 @@ class VTriune(Layout):
         truth = read_reply(cell(row, TRUTH), ours["question"], TRUTH)
         return {**stated, **truth, "rewards": self.rewards_of(row)}
 
-    def rewards_of(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def rewards_of(self, row: Mapping[str, object]) -> list[dict[str, Any]]:
         """Return the row's verifiers as a config names them; ratios that are missing are 1 and 0.1."""
         named = cell(row, VERIFIER)
         if named not in VERIFIERS:
@@ -90,7 +90,7 @@ class VTriune(Layout):
         return [reward for reward in stated if reward["weight"] > 0]
 
 
-def _weight(row: Mapping[str, Any], key: str, default: float) -> float:
+def _weight(row: Mapping[str, object], key: str, default: float) -> float:
     weight = cell(row, f"reward_model.{key}")
     weight = default if weight is None else weight
     if not isinstance(weight, int | float) or not weight >= 0:
@@ -98,7 +98,7 @@ def _weight(row: Mapping[str, Any], key: str, default: float) -> float:
     return float(weight)
 
 
-def _detection_options(row: Mapping[str, Any]) -> dict[str, Any]:
+def _detection_options(row: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of `detection` that score as a row's `verifier_parm` says; {}: it says nothing.
 
     Source: reward_server/verify.py, DetectionVerifier.verify_accuracy.
@@ -127,7 +127,7 @@ def _detection_options(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "weights": weights, "threshold": THRESHOLDS, "penalty": SIZE_PENALTY}
 
 
-def _share(stated: Mapping[str, Any], key: str, known: tuple[str, ...]) -> float:
+def _share(stated: Mapping[str, object], key: str, known: tuple[str, ...]) -> float:
     value = 0.0 if stated[key] is None else stated[key]
     if key not in known:
         raise UserError(f"key {RATIOS!r}: expected {', '.join(known)}, got {key!r:.40}")

@@ -43,7 +43,7 @@ class Verl(Layout):
         fits = has_turns(place, "prompt", "role") and cell(place.head[0], TRUTH) is not None
         return "rows have `prompt` and `reward_model.ground_truth`" if fits else None
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         ours, _ = read_turns(row.get("prompt"), media_columns(row), "prompt")
         meta = {key: row[key] for key in ("data_source", "ability") if row.get(key)}

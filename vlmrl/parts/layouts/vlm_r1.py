@@ -94,7 +94,7 @@ class VlmR1(Layout):
         one_split(place, split, ("train",))
         return JoinedRows([_cut(place, item) for item in listed])
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         if "conversations" in row:
             key, turns = "conversations", row["conversations"]
@@ -118,7 +118,7 @@ class VlmR1(Layout):
             return {**stated, **chosen, "answer": [*(truth.text or ())]}
         return {**stated, **read_reply(reply, ours["question"], key)}
 
-    def rewards_of(self, row: Mapping[str, Any]) -> list[Any] | None:
+    def rewards_of(self, row: Mapping[str, object]) -> list[Any] | None:
         """Return the verifiers of a row's method, as in VLM-R1 with the format; None: the config's."""
         verifier = VERIFIERS.get(str(row.get(METHOD)))
         return None if verifier is None else [verifier, "format"]
@@ -140,7 +140,7 @@ def _why(place: DataPlace) -> str | None:
     return "JSONL of one question and answer each, `id` a number" if fits else None
 
 
-def _is_ours(row: Mapping[str, Any]) -> bool:
+def _is_ours(row: Mapping[str, object]) -> bool:
     """Return whether a row has what only VLM-R1 writes: a method, or a reply that is no text."""
     turns = row.get("conversations")
     replies = turns if isinstance(turns, list) else []
@@ -158,7 +158,7 @@ def _listed(place: DataPlace) -> list[Mapping[str, Any]]:
     return listed if fits and isinstance(listed, list) else []
 
 
-def _cut(place: DataPlace, item: Mapping[str, Any]) -> Rows:
+def _cut(place: DataPlace, item: Mapping[str, object]) -> Rows:
     file = find_file(place.home, item["json_path"], "json_path")
     rows = open_rows(file, file_split(file))
     stated = item.get("sampling_strategy") or "all"
@@ -175,7 +175,7 @@ def _cut(place: DataPlace, item: Mapping[str, Any]) -> Rows:
     return RowsView(rows, range(count) if kind == "first" else range(len(rows) - count, len(rows)))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str | int | float | list):
         raise UserError(f"expected a text, a number or a box as the answer, got {value!r:.60}")
     return str(value)

@@ -48,7 +48,7 @@ class Vlmevalkit(Layout):
             return None
         return "rows have `index`, an image, `question` and `answer`"
 
-    def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
+    def read(self, row: Mapping[str, object], place: DataPlace) -> dict[str, Any]:
         """Return a row under our keys."""
         question = row.get("question")
         if not isinstance(question, str):
@@ -69,7 +69,7 @@ class Vlmevalkit(Layout):
         chosen = {"choice": truth.choice, "options": list(texts)}
         return {**stated, **chosen, "answer": [*(truth.text or ())]}
 
-    def _images(self, row: Mapping[str, Any], place: DataPlace) -> list[Any]:
+    def _images(self, row: Mapping[str, object], place: DataPlace) -> list[Any]:
         """Return the images of a row, which may stand in another row or in files."""
         value = row.get("image") if row.get("image") is not None else row.get("image_path")
         if isinstance(value, str) and value.startswith("["):

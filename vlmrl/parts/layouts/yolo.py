@@ -112,7 +112,7 @@ def _config(file: Path | None) -> Mapping[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _images(place: DataPlace, stated: Any) -> list[Path]:
+def _images(place: DataPlace, stated: object) -> list[Path]:
     """Return the images that a split names: those of a folder, or those that a text file lists.
 
     What others' `path` begins with is a folder of their own machine, or where their tool was started.
@@ -133,7 +133,7 @@ def _images(place: DataPlace, stated: Any) -> list[Path]:
     )
 
 
-def _keypoint_shape(tree: Mapping[str, Any]) -> tuple[int, int]:
+def _keypoint_shape(tree: Mapping[str, object]) -> tuple[int, int]:
     shape = tree.get("kpt_shape")
     fits = isinstance(shape, list) and len(shape) == 2 and shape[1] in (2, 3)
     if not fits or not isinstance(shape, list) or not isinstance(shape[0], int):

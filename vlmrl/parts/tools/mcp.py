@@ -62,7 +62,7 @@ class Mcp(Tool):
         """Start the server of this worker process, before its memory is limited."""
         _connection(self)
 
-    def call(self, name: str, given: Mapping[str, Any], view: View) -> Part | Sequence[Part]:
+    def call(self, name: str, given: Mapping[str, object], view: View) -> Part | Sequence[Part]:
         """Call a tool of the server."""
         sent = {key: self._argument(key, value, view) for key, value in given.items()}
         try:
@@ -87,7 +87,7 @@ class Mcp(Tool):
         function = {"name": tool.name, "description": text, "parameters": body}
         return {"type": "function", "function": function}
 
-    def _argument(self, key: str, value: Any, view: View) -> Any:
+    def _argument(self, key: str, value: object, view: View) -> Any:
         if key not in self.image_arguments:
             return value
         if type(value) is not int:

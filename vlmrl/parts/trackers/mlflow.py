@@ -81,7 +81,7 @@ def _allowed(name: str) -> str:
     return re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted path, value) of every value of a config that is neither mapping nor list."""
     items: Any = ()
     if isinstance(tree, Mapping):

@@ -207,7 +207,7 @@ def token_fields(tokenizer: Any) -> dict[str, int | None]:
 
 
 def check_fields(
-    build: BuildConfig, part: str, overrides: Mapping[str, Any], fields: set[str]
+    build: BuildConfig, part: str, overrides: Mapping[str, object], fields: set[str]
 ) -> None:
     """Refuse, with a UserError, a field that the architecture does not have."""
     for key in overrides:
@@ -218,7 +218,7 @@ def check_fields(
             )
 
 
-def text_fields(build: BuildConfig, own: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def text_fields(build: BuildConfig, own: Mapping[str, object]) -> tuple[dict[str, Any], int]:
     """Return the fields of the language model, with the family's `own`, and the width of one head.
 
     Raises:

@@ -64,7 +64,7 @@ def build(
     return model, _processor(small, model.config.vision_config, tokenizer)
 
 
-def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: Any) -> Any:
+def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: object) -> Any:
     config_class = getattr(transformers, small.config)
     tokens = builder.token_fields(tokenizer)
     fields = config_class.sub_configs["text_config"].__annotations__.keys()
@@ -128,7 +128,7 @@ def mrope(head_dim: int, side_share: float = 24 / 64) -> dict[str, Any]:
     return {**builder.ROPE, "mrope_section": [frequencies - 2 * side, side, side]}
 
 
-def _processor(small: SmallQwenModel, vision: Any, tokenizer: Any) -> Any:
+def _processor(small: SmallQwenModel, vision: object, tokenizer: object) -> Any:
     of_images, of_videos = pixel_settings(vision)
     return getattr(transformers, small.processor)(
         image_processor=getattr(transformers, small.image_processor)(**of_images),
