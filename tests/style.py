@@ -42,7 +42,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-CEILINGS = {"class names": 1, "vague names": 5, "__all__": 0, "fmt": 112}
+CEILINGS = {"class names": 1, "vague names": 5, "__all__": 0, "fmt": 110}
 """Rule -> how often the tree may break it. Lower a ceiling when the count fell; never raise one."""
 MAX_FUNCTION_LINES = 60
 MAX_STEP_LINES = 25

@@ -468,10 +468,8 @@ class ImagesInCompletions(Gemma3):
     """Gemma 3 whose completions hold images too; an image's tokens have the embedding of `SOFT`."""
 
     def decode(self, model, input_ids, attention_mask, position_ids, features, cache=None):
-        embeds = model.get_input_embeddings()(input_ids)
-        places = input_ids == SOFT
-        out = self.run(model, embeds, places, attention_mask, position_ids[0], cache)
-        return out.last_hidden_state
+        features = model.get_input_embeddings()(input_ids)[input_ids == SOFT]
+        return super().decode(model, input_ids, attention_mask, position_ids, features, cache)
 
 
 def one_mask_for_all(monkeypatch):
@@ -505,6 +503,7 @@ def test_the_comparison_takes_completions_whose_masks_differ(monkeypatch, broken
     )
     micro = dataclasses.replace(micro, prompts=(dataclasses.replace(prompt, encoded=encoded),))
     model = small_gemma()
+    model.config.image_token_id = SOFT
     assert attention.install(model)
     if broken:
         one_mask_for_all(monkeypatch)

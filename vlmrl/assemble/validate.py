@@ -16,7 +16,6 @@ from pathlib import Path
 from vlmrl import config, plugins
 from vlmrl.config import Config, NamedModel, PluginRef, whole
 from vlmrl.config.exclusions import refuse_parts
-from vlmrl.data import example_data
 from vlmrl.data.card import read_split
 from vlmrl.data.source import known_rows, open_card, open_source, read_condition, read_template
 from vlmrl.errors import UserError
@@ -280,6 +279,8 @@ def check_paths(config: Config) -> None:
     Raises:
         UserError: one does not, or `model.path` is a run folder; the message names the key.
     """
+    from vlmrl.data import example_data
+
     if config.model.path is not None:
         _check_model(config.model.path)
     if config.resume not in ("never", "auto") and not Path(config.resume).is_dir():

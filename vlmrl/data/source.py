@@ -17,7 +17,6 @@ import numpy as np
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import Config, DataConfig, SourceConfig, tree
-from vlmrl.data import example_data
 from vlmrl.data.card import Card, read_split, select
 from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
@@ -260,6 +259,8 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
     Raises:
         UserError: they name example data that is not on this machine.
     """
+    from vlmrl.data import example_data
+
     name, options = example_data.resolve(config.card), example_data.resolve(config.options)
     if not _is_data(name):
         return name, options
@@ -330,6 +331,8 @@ def open_configured(settings: Config, source: SourceConfig) -> Source:
 
 def target(text: str, otherwise: str = "train") -> tuple[str, str]:
     """Return card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
+    from vlmrl.data import example_data
+
     if text.startswith(example_data.PREFIX):  # whose colon begins no split
         name, split = target(text.removeprefix(example_data.PREFIX), otherwise)
         return example_data.PREFIX + name, split
