@@ -468,7 +468,7 @@ class ImagesInCompletions(Gemma3):
     """Gemma 3 whose completions hold images too; an image's tokens have the embedding of `SOFT`."""
 
     def decode(self, model, input_ids, attention_mask, position_ids, features, cache=None):
-        features = model.get_input_embeddings()(input_ids)[input_ids == SOFT]
+        features = [model.get_input_embeddings()(input_ids)[input_ids == SOFT]]
         return super().decode(model, input_ids, attention_mask, position_ids, features, cache)
 
 
