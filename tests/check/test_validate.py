@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from vlmrl import config, plugins
-from vlmrl.assemble.validate import check_paths, load_valid, missing_options, read_part, validate
+from vlmrl.assemble.part_source import missing_options, read_part
+from vlmrl.assemble.validate import check_paths, load_valid, validate
 from vlmrl.errors import UserError
 
 PARTS = [(kind, name) for kind in plugins.KINDS for name in plugins.names(kind)]

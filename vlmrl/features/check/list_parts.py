@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vlmrl import plugins
-from vlmrl.assemble.validate import read_part
-from vlmrl.benchmarking.base import OURS, Benchmark, repository_of
+from vlmrl.assemble.part_source import read_part
 from vlmrl.config import tree
 from vlmrl.errors import UserError
+
+if TYPE_CHECKING:
+    from vlmrl.benchmarking.base import Benchmark
 
 
 def describe(kind: str, chosen: str | None = None) -> list[str]:
@@ -56,6 +59,8 @@ def describe_benchmarks(chosen: str | None = None) -> list[str]:
     Raises:
         UserError: there is no such benchmark.
     """
+    from vlmrl.benchmarking.base import OURS  # numpy, for this kind alone
+
     lines = []
     for name in _chosen("benchmark", plugins.names("benchmark"), chosen):
         benchmark: type[Benchmark] = plugins.load("benchmark", name)
@@ -72,6 +77,8 @@ def describe_benchmarks(chosen: str | None = None) -> list[str]:
 
 def _page(name: str, benchmark: type[Benchmark], rows: str) -> list[str]:
     """Return what a benchmark declares: its data, and how each protocol asks and scores."""
+    from vlmrl.benchmarking.base import repository_of
+
     by_hub = repository_of(benchmark.hub) is not None
     files = ", ".join(benchmark.files)
     strict = benchmark.strict
