@@ -145,5 +145,6 @@ class Answering:
             zip(batch.prompts, made.completions, strict=True)
         ):
             answer = self.ANSWERS[number % 4] if right else "none"
-            groups.append((completion(answer, prompt.sample.template, one.frame),))
+            text = f"<think>So it is.</think><answer>{answer}</answer>"  # the samples' own template
+            groups.append((completion(text, prompt.sample.template, one.frame),))
         return replace(made, completions=tuple(groups))
