@@ -6,6 +6,7 @@ interrupted fetch goes on, and `fetched.json` says which revision came.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import stat
@@ -112,15 +113,13 @@ def _is_wanted(path: str, benchmark: type[Benchmark]) -> bool:
 
 def _check_inside(paths: Iterable[str], where: str) -> None:
     for path in paths:
-        parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\\" in path or not parts.parts:
+        if files.leads_outside(path):
             raise UserError(f"{where}: expected paths inside of its folder, got {path!r:.100}")
 
 
 def _check_room(home: Path, needed: int) -> None:
-    there = next(folder for folder in (home, *home.absolute().parents) if folder.is_dir())
-    free = shutil.disk_usage(there).free
-    if needed > free:
+    free = files.free_bytes(home)
+    if free is not None and needed > free:
         raise UserError(
             f"{home}: expected {needed / 1e9:.1f} GB of free disk, got {free / 1e9:.1f} GB"
         )
@@ -230,7 +229,7 @@ def _unpack(home: Path, whole: str, parts: Sequence[str]) -> None:
                 _check_inside([inside], whole)
                 if not _is_there(home / inside, size):
                     _check_room(home, size)
-                    _write(home / inside, file)
+                    files.write_whole(home / inside, functools.partial(_copy_to, file))
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
             raise UserError(
                 f"{home / whole}: cannot be unpacked: {error}; delete it and fetch again"
@@ -259,10 +258,7 @@ def _is_there(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def _write(path: Path, file: IO[bytes]) -> None:
-    """Write a file whole, under its name only when it is done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_name(f".{path.name}.part")
-    with begun.open("wb") as target:
+def _copy_to(file: IO[bytes], path: Path) -> None:
+    file.seek(0)  # a write that fails may be tried again
+    with path.open("wb") as target:
         shutil.copyfileobj(file, target)
-    begun.replace(path)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from vlmrl.config import Config
@@ -38,6 +38,7 @@ from vlmrl.system.files import (
     describe,
     describe_free,
     free_bytes,
+    leads_outside,
     require_may_write,
     writing,
 )
@@ -345,7 +346,7 @@ class Mirror:
             raise DamagedCopy(f"{copy}.json cannot be read") from error
         name = copy.partition(".")[0]
         for path in manifest:
-            if PurePosixPath(path).is_absolute() or ".." in path.split("/") or "\\" in path:
+            if leads_outside(path):
                 raise DamagedCopy(f"{copy}.json names {path!r}, which is outside of the run")
         if not any(path.startswith(f"checkpoints/{name}/") for path in manifest) and name != REST:
             raise DamagedCopy(f"{copy}.json names no file of {name}")

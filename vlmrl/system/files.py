@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
 from vlmrl.errors import UserError
@@ -123,6 +123,12 @@ def free_bytes(path: Path) -> int | None:
     path = path.absolute()
     home = next((p for p in (path, *path.parents) if p.is_dir()), None)
     return None if home is None else shutil.disk_usage(home).free
+
+
+def leads_outside(path: str) -> bool:
+    """Return whether a path, with `/` between its parts, is not one below the folder that it is put in."""
+    parts = PurePosixPath(path)
+    return parts.is_absolute() or ".." in parts.parts or "\\" in path or not parts.parts
 
 
 def describe_free(path: Path) -> str:
