@@ -11,7 +11,7 @@ MAX_CHARS = 300
 """Longest text that is computed."""
 _FLAGS = ("the final answer is", "the answer is", "the correct answer is", "the answer should be")
 _LONE_LETTERS = {f"{left}{c}{right}": c for c in "abcde" for left, right in ("()", "{}")}
-_GONE = (" ", "\\,", "\n", "\\text", "\\mbox", "\\left", "\\right", "^{\\circ}", "^\\circ")
+_GONE = ("\\text", "\\mbox", "\\left", "\\right", "^{\\circ}", "^\\circ")
 _UNITS = ("{m}^3", "m^3", "{units}", "units", "{km}", "km")
 
 

@@ -368,12 +368,12 @@ def estimate(
     That of a mean of 0 and 1 is exact (`proportion_interval`); others are of resampled clusters
     (`bounds`). The arguments are those of `statistic_of` and of `draws`.
     """
-    statistic, count = statistic_of(aggregate, rows, clusters)
     if aggregate == "mean" and np.isin(rows.scores, (0, 1)).all():
         cluster = _numbered(clusters)
         sizes = np.bincount(cluster).astype(np.float64)
         right = np.bincount(cluster, rows.scores).astype(np.float64)
         return float(rows.scores.mean()), *proportion_interval(right, sizes)
+    statistic, count = statistic_of(aggregate, rows, clusters)
     pooled = is_pooled(aggregate)
     estimates = np.concatenate([statistic(t) for t in draws(count, drawn(resamples, pooled), seed)])
     value = float(statistic(np.ones((1, count)))[0])
