@@ -18,7 +18,8 @@ from tables import code, escape, header, row
 from vlmrl.benchmarking.base import Benchmark, Official, repository_of
 
 ROOT = Path(__file__).parents[2]
-SCORERS = ROOT / "vlmrl/benchmarking/scorers.py"
+SCORES = ROOT / "vlmrl/benchmarking/scores.py"
+SCORERS = tuple(sorted((ROOT / "vlmrl/benchmarking/scorers").glob("*.py")))
 REFERENCE = ROOT / "tests/reference"
 FIXTURES = ROOT / "tests/data/benchmarks"
 RULES = ROOT / "vlmrl/benchmark_rules"
@@ -150,10 +151,11 @@ def _replayed_tasks() -> frozenset[str]:
 
 @functools.cache
 def _rules_by_scorer() -> Mapping[str, tuple[str, ...]]:
-    """Return scorer -> the rules that it calls, in its own lines and in the functions of its file."""
+    """Return scorer -> the rules that it calls, in its own lines and in functions of its file or `SCORES`."""
     found: dict[str, tuple[str, ...]] = {}
-    for file in (SCORERS,):
-        helpers = {n.name: n for n in parse(file).body if isinstance(n, ast.FunctionDef)}
+    for file in SCORERS:
+        nodes = (node for source in (SCORES, file) for node in parse(source).body)
+        helpers = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         for name, scorers in assigned(file).items():
             if "SCORERS" in name and isinstance(scorers, ast.Dict):
                 for key, value in zip(scorers.keys, scorers.values, strict=True):
@@ -177,7 +179,7 @@ def _reached(node: ast.AST, helpers: Mapping[str, ast.FunctionDef]) -> frozenset
 
 @functools.cache
 def _rule_names() -> frozenset[str]:
-    nodes = (n for f in (*RULES.rglob("*.py"), SCORERS) for n in parse(f).body)
+    nodes = (n for f in (*RULES.rglob("*.py"), SCORES, *SCORERS) for n in parse(f).body)
     return frozenset(
         node.name
         for node in nodes

@@ -33,6 +33,8 @@ NAMES = plugins.names("benchmark")
 HARNESSES = ("lmms_eval", "vlmevalkit", "r1_v", "med_r1", "cls_rl", "visual_rft", "q_insight")
 HARNESSES += ("cocoeval", "lviseval", "videochat_r1", "video_r1", "r1_aqa", "human_omni")
 HARNESSES += ("mmau", "next_gqa", "daily_omni")
+HARNESSES += ("mmbench_gui", "coat", "gui_odyssey", "ui_vision", "os_atlas", "time_r1")
+HARNESSES += ("moment_detr", "robospatial", "mmau_pro")
 
 
 def values(result: Result) -> dict[str, float]:

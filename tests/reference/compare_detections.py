@@ -25,7 +25,7 @@ import numpy as np
 from compare_rules import any_answer, lift
 
 from vlmrl.benchmarking.aggregates import Detections, Rows, estimate, pool
-from vlmrl.benchmarking.scorers import odinw_row
+from vlmrl.benchmarking.scorers.boxes import odinw_row
 from vlmrl.schema import Box, Frame, Sample, Truth
 
 CLASSES = ("cat", "dog", "Red fox", "owl")

@@ -1,6 +1,7 @@
 """Compare our rules of benchmark harnesses with the harnesses' own code, on random hostile answers.
 
     python tests/reference/compare_rules.py LMMS_EVAL VLMEVAL [--own DIR] [--cases 5000] [--seed 0]
+        [--only NAME]
 
 The two folders are unpacked wheels or checkouts (`make reference` fetches the wheels); DIR holds
 checkouts of papers' own code (`video_rules.OWN`). Functions are
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--own", type=Path)
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="compare rules whose name holds this text")
     asked = parser.parse_args()
     wrong = 0
     for name, compare in (
@@ -285,6 +287,8 @@ def main() -> None:
         *vlmeval_task_rules(asked.vlmeval),
         *own_rules(asked.own),
     ):
+        if asked.only not in name:
+            continue
         draw = random.Random(f"{asked.seed} {name}")
         differing = []
         for case in range(asked.cases):

@@ -22,7 +22,8 @@ from vlmrl.benchmarking.aggregates import (
     estimate,
 )
 from vlmrl.benchmarking.base import OURS, Benchmark, Official, name_of
-from vlmrl.benchmarking.scorers import SCORERS, listed_boxes
+from vlmrl.benchmarking.scorers import SCORERS
+from vlmrl.benchmarking.scorers.boxes import listed_boxes
 from vlmrl.config import ScoringConfig
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError

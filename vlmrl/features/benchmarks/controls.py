@@ -16,7 +16,7 @@ import numpy as np
 
 from vlmrl.benchmarking.base import OURS, BenchmarkCard, name_of
 from vlmrl.benchmarking.rows import INDEX
-from vlmrl.benchmarking.scorers import accepted_texts
+from vlmrl.benchmarking.scores import accepted_texts
 from vlmrl.benchmarking.scoring import Answer, score_answers
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError

@@ -16,7 +16,7 @@ from PIL import Image
 
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, Official, name_of
 from vlmrl.benchmarking.rows import INDEX
-from vlmrl.benchmarking.scorers import accepted_texts, right_letter, texts
+from vlmrl.benchmarking.scores import accepted_texts, right_letter, texts
 from vlmrl.benchmarking.scoring import Result, RowScore
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
