@@ -66,6 +66,13 @@ _MVBENCH_MARKS = (
     ";", "/", "[", "]", '"', "{", "}", "(", ")", "=", "+", "\\", "_", "-", ">", "<", "@", "`", ",",
     "?", "!",
 )  # fmt: skip
+_MOTION_PHRASES = (
+    "THE BEST ANSWER IS",
+    "THE CORRECT ANSWER IS",
+    "THE ANSWER IS",
+    "BEST ANSWER:",
+    "ANSWER:",
+)
 _ANNOUNCED = (
     "The best answer is",
     "The correct answer is",
@@ -123,6 +130,53 @@ def _first(answer: str, phrases: Sequence[str], letters: str) -> str | None:
         rest = rest.replace(phrase, "")
     match = re.search(f"[{letters}]", rest)
     return match[0] if match else None
+
+
+def videomathqa_letter(answer: str) -> str | None:
+    """Return the first capital letter of A to E, be it that of a word: VideoMathQA.
+
+    Source: lmms-eval tasks/videomathqa/utils.py, which lacks a comma between its last phrases, so that it
+    removes neither "The correct option is" nor "Best option:".
+
+    Differs from strict: "Because of it, C" says B, and so does "Best option: C".
+    """
+    phrases = (*_ANNOUNCED[:4], "The best option isThe correct option is")
+    return _first(answer, (*phrases, "Best answer:Best option:"), "ABCDE")
+
+
+def egoschema_letter(answer: str, options: Mapping[str, str]) -> str | None:
+    """Find a letter as lmms-eval does for EgoSchema (tasks/egoschema/utils.py), which draws one else.
+
+    `options` are the published texts by letter, `A. text`. Each letter stands where `(A)`, `A ` or `A.`
+    occurs last; of several the first counts. Without any, in more than five words, the option whose text
+    comes first.
+
+    Differs from strict: the article of "A man, so B" says A.
+    """
+    padded, forms = _padded(answer), ("({})", "{} ", "{}.")
+    places = {letter: [padded.rfind(form.format(letter)) for form in forms] for letter in options}
+    if not any(at >= 0 for each in places.values() for at in each) and len(padded.split()) > 5:
+        places = {key: [padded.lower().rfind(text.lower())] for key, text in options.items()}
+    first = {
+        key: min(at for at in each if at >= 0) for key, each in places.items() if max(each) >= 0
+    }
+    return min(first, key=lambda letter: first[letter]) if first else None
+
+
+def motion_letter(answer: str) -> str | None:
+    """Find a letter of A to F as lmms-eval does for MotionBench (tasks/motionbench/utils.py).
+
+    After the last thought, the first that is a word, else before a mark, else anywhere; in either case.
+
+    Differs from strict: the article of "a man, so B" says A.
+    """
+    rest = answer.rpartition("</think>")[2].strip().upper()
+    for phrase in _MOTION_PHRASES:
+        rest = rest.replace(phrase, "")
+    for pattern in (r"\b([A-F])\b", "([A-F])[.):]", "([A-F])"):
+        if match := re.search(pattern, rest):
+            return match[1]
+    return None
 
 
 def perception_letter(answer: str) -> str | None:
