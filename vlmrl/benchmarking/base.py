@@ -102,8 +102,8 @@ class Benchmark:
     declaration was compared with which source, and when; empty: nothing but the harness), `split`,
     `count` (rows of the split as published; another number is an error), `splits` (other splits and
     their counts, opened as `name:split`), `files` (folders or files of the published data that hold
-    the split; empty: all), `only` (column -> value of the rows that count), `each` (column with a
-    list, each item of which is a row), `layout` (`coco`: one file with images, annotations and
+    the split; empty: all), `only` (column, published or added, -> value of the rows that count), `each`
+    (column with a list, each item of which is a row), `layout` (`coco`: one file with images, annotations and
     categories, see `vlmrl.benchmarking.rows`; `moments`: one object with the sentences of
     each video, see `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see
     `vlmrl.benchmarking.rows`), `columns` (our key -> column of the published layout, as in the

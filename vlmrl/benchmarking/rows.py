@@ -327,18 +327,27 @@ class PublishedRows(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: Any) -> Any:
         number = range(len(self))[index]
         at, item = (number, 0) if self._chosen is None else self._chosen[number]
-        row = self._rows[at]
-        if self._how.each:
-            row = {**row, self._how.each: row[self._how.each][item]}
+        row = _item(self._rows[at], self._how, item)
         where = f"{row[WHERE]} item {item}" if self._how.each else row[WHERE]
         return {**self._how.adapt(row), WHERE: where, INDEX: number}
 
 
 def _choose(rows: Rows, how: Published) -> list[tuple[int, int]]:
-    """Return the number of each chosen row, once for each item of its column `each`, with the item's."""
+    """Return the number of each chosen row, once for each item of its column `each`, with the item's.
+
+    A column of `only` that a row lacks is one that is added to it.
+    """
     chosen = []
     for at in range(len(rows)):
-        row = rows[at]
-        if all(str(row.get(column)) == value for column, value in how.only.items()):
-            chosen += [(at, item) for item in range(len(row[how.each]) if how.each else 1)]
+        published = rows[at]
+        for item in range(len(published[how.each]) if how.each else 1):
+            row = _item(published, how, item)
+            facts = row if how.only.keys() <= row.keys() else how.adapt(row)
+            if all(str(facts.get(column)) == value for column, value in how.only.items()):
+                chosen.append((at, item))
     return chosen
+
+
+def _item(row: Mapping[str, Any], how: Published, item: int) -> Mapping[str, Any]:
+    """Return a row with one item of its column `each`, if there is such a column."""
+    return {**row, how.each: row[how.each][item]} if how.each else row
