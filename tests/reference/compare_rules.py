@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
+from moment_rules import lmms_moment_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
 
@@ -283,6 +284,7 @@ def main() -> None:
         *lmms_rules(asked.lmms_eval),
         *lmms_task_rules(asked.lmms_eval),
         *lmms_video_rules(asked.lmms_eval),
+        *lmms_moment_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
         *own_rules(asked.own),
