@@ -1,4 +1,4 @@
-"""Benchmarks' data are fetched from a stand-in of the hub, and from a folder of downloads."""
+"""Data of benchmarks and recipes are fetched from a stand-in of the hub, and from a folder of downloads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from PIL import Image
 from typer.testing import CliRunner
 
 from helpers.published import ROWS, write_published
-from vlmrl.benchmarking.fetching import MANIFEST, fetch_benchmark
+from vlmrl.benchmarking.fetching import MANIFEST, fetch_benchmark, fetch_config
 from vlmrl.cli.app import app
+from vlmrl.config import load
+from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
+from vlmrl.media.access import Access
+from vlmrl.media.decode import decode
 
 SHA = "a" * 40
 
@@ -64,7 +69,7 @@ class Answers(BaseHTTPRequestHandler):
                 "id": hub.repository,
                 "sha": SHA,
                 "siblings": siblings,
-                "tags": [],
+                "tags": ["license:cc-by-4.0"],
                 "private": False,
             }
             return self._answer(200, json.dumps(tree if "/tree/" in path else info).encode())
@@ -191,3 +196,61 @@ def test_what_cannot_be_fetched_says_where_it_is(tmp_path: Path) -> None:
     assert "mmstar" in str(done.exception)
     with pytest.raises(UserError, match="expected the address of a mirror, or a folder"):
         fetch_benchmark("ai2d", tmp_path, origin=str(tmp_path / "nowhere"), say=str)
+
+
+REC = '{"id": 1, "image": "train2014/a.png", "conversations": [{"from": "human", "value": "<image>the dog"}, '
+REC += '{"from": "gpt", "value": [1, 1, 30, 30]}]}\n'
+
+
+@pytest.fixture
+def image() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (56, 56)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_a_recipe_is_fetched_as_published_and_its_rows_are_read(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub.repository = "omlab/VLM-R1"
+    names = ("refcoco_train.jsonl", "refcocop_train.jsonl", "refcocog_train.jsonl")
+    val = '[{"image": "train2014/a.png", "problem": "the dog", "solution": [1, 1, 30, 30]}]'
+    rows = dict.fromkeys(names, REC.encode()) | {"refcoco_val.json": val.encode()}
+    hub.contents = {
+        "train2014.zip": zipped({"train2014/a.png": image}),
+        "rec_jsons_processed.zip": zipped({f"rec_jsons_processed/{n}": r for n, r in rows.items()}),
+        "lisa-test.zip": b"not wanted",
+    }
+    settings = load("recipes/vlm_r1")
+    with pytest.raises(
+        UserError, match="get the data, omlab/VLM-R1 of the hub, by `vlmrl data fetch"
+    ):
+        open_source(settings.data.train[0])
+    done = CliRunner().invoke(app, ["data", "fetch", "recipes/vlm_r1", "--from", hub.url])
+    assert done.exit_code == 0, done.exception
+    assert "licence cc-by-4.0" in done.output and "lisa-test.zip" not in hub.asked
+    for source in settings.named_sources:
+        sample = open_source(source).sample(0)
+        assert sample.truth.boxes and decode(sample, Access(source.options["root"]))
+
+
+def test_archives_of_a_recipe_are_unpacked_beside_themselves(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub.repository = "Video-R1/Video-R1-data"
+    hub.contents = {"Video-R1-260k.json": b"[]", "STAR/b.zip": zipped({"STAR_data/b.mp4": b"b"})}
+    fetch_config("recipes/video_r1", load("recipes/video_r1"), origin=hub.url, say=str)
+    assert Path("data/video_r1/STAR/STAR_data/b.mp4").read_bytes() == b"b"
+    hub.contents = {"README.md": b"moved"}
+    with pytest.raises(UserError, match="it holds no file that recipes/vlm_r1 wants"):
+        hub.repository = "omlab/VLM-R1"
+        fetch_config("recipes/vlm_r1", load("recipes/vlm_r1"), origin=hub.url, say=str)
+
+
+def test_a_config_that_names_no_published_data_says_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match="quickstart: no source of it says where its data are published"
+    ):
+        fetch_config("quickstart", load("quickstart"), say=str)

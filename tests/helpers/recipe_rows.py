@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 from PIL import Image
 
 from helpers import task_data
@@ -68,22 +70,41 @@ def write_rows(config: Config, home: Path) -> None:
             if not (home / source.options["path"]).exists():
                 PUBLISHED[source.card](home / "data")
         elif source.card not in DRAWN:
-            folder = home / source.options["path"]
+            path = home / source.options["path"]
+            folder = path.parent if path.suffix else path
             folder.mkdir(parents=True, exist_ok=True)
-            _write_media(folder)
-            rows = [{**_row(source, config, n), **extra} for n in range(ROWS)]
-            text = "".join(f"{json.dumps(row)}\n" for row in rows)
+            _write_media(home / source.options["root"] if "root" in source.options else folder)
+            rows = [{**extra, **_row(source, config, n)} for n in range(_count(config, source))]
+            if path.suffix:
+                _write_file(path, rows)
+                continue
             for split in ("train", "test"):
-                (folder / f"{split}.jsonl").write_text(text)
+                _write_file(folder / f"{split}.jsonl", rows)
         for tool in source.tools:
             if "pages" in tool.options:
                 _write_pages(home / tool.options["pages"])
 
 
+def _count(config: Config, source: SourceConfig) -> int:
+    """Return how many rows of a file let some be held out and some be trained on."""
+    same = [s for s in config.named_sources if s.options.get("path") == source.options["path"]]
+    cuts = [int(cut[1]) for s in same if (cut := re.search(r"\[(\d+):\]", s.split))]
+    return ROWS * (5 if source.where or "%" in source.split else 1) + max(cuts, default=0)
+
+
+def _write_file(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
 def _columns(config: Config) -> Iterator[str]:
     """Name the columns that conditions, samplers and strategies read."""
     for source in config.named_sources:
-        yield from re.findall(r"[a-z]\w+", source.where or "")
+        yield from re.findall(r"[a-z]\w+", re.sub(r"'[^']*'", "", source.where or ""))
     for part in (config.data.sampler, *config.strategies):
         for key in ("difficulty", "column"):
             if key in part.options:
@@ -93,8 +114,9 @@ def _columns(config: Config) -> Iterator[str]:
 
 
 def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
+    shown = f"{number % ROWS}.png"
     if source.card == "table":
-        values = {**VALUES, "id": str(number), "image": f"{number}.png"}
+        values = {**VALUES, "id": str(number), "image": shown}
         columns = source.options["columns"]
         row: dict[str, Any] = {}
         for key, column in columns.items():
@@ -107,15 +129,22 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         return row
     if source.card == "preferences":
         pair = {"chosen": "A red one.", "rejected": "A blue one."}
-        return {"image": f"{number}.png", "prompt": "Which one is it?", **pair}
+        return {"image": shown, "prompt": "Which one is it?", **pair}
     reply = SOLUTIONS.get(config.rewards_of(source)[0].verifier, "7")
-    asked, image = "<image>Which one is it?", f"{number}.png"
+    asked, image = "<image>Which one is it?", shown
     match source.options["layout"]:
         case "trl":
             reply = f"<think>so</think><answer> {reply} </answer>"
             return {"image": image, "problem": asked, "solution": reply}
         case "easyr1":
             return {"images": [image], "problem": asked, "answer": reply}
+        case "video_r1":
+            kind = ("multiple choice", "numerical", "OCR", "free-form", "regression")[number % 5]
+            row = {"problem_id": number, "problem": "Which one is it?", "data_type": "video"}
+            row |= {"path": "./video.mkv", "problem_type": kind, "options": []}
+            if kind == "multiple choice":
+                return {**row, "options": ["A. cat", "B. dog"], "solution": "<answer>B</answer>"}
+            return {**row, "solution": "<answer>7</answer>"}
         case "vlm_r1":
             turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": BOX}]
             return {"id": number, "image": image, "conversations": turns}

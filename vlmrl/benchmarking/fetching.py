@@ -1,11 +1,13 @@
-"""The published data of a benchmark, brought into its folder: from the hub, a mirror, or downloads.
+"""The published data of benchmarks and configs, brought into folders: from the hub, a mirror, or downloads.
 
-Archives are unpacked in the folder itself, as lmms-eval does; what leads outside of it is refused. An
-interrupted fetch goes on, and `fetched.json` says which revision came.
+A benchmark's archives are unpacked in the folder itself, as lmms-eval does, those of a config beside
+themselves; what leads outside of the folder is refused. An interrupted fetch goes on, and `fetched.json`
+says which revision came.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 import shutil
@@ -16,12 +18,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from vlmrl import plugins
 from vlmrl.benchmarking.base import Benchmark, repository_of
+from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.system import files
 
@@ -39,6 +42,7 @@ class Listing:
     repository: str
     revision: str
     sizes: dict[str, int]
+    licence: str = "not stated"
 
 
 def fetch_benchmark(
@@ -65,6 +69,56 @@ def fetch_benchmark(
         raise UserError(
             f"{name}: its data are not on the hub; get them at {benchmark.hub or benchmark.origin}"
         )
+    data = _Data(name, repository, functools.partial(_is_wanted, benchmark=benchmark))
+    _fetch(replace(data, licence=benchmark.licence), home, origin, revision, say)
+    return home
+
+
+def fetch_config(
+    name: str,
+    settings: Config,
+    *,
+    origin: str | None = None,
+    revision: str | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Path]:
+    """Fetch the data that the sources of a config, called `name`, say to be published; return their folders.
+
+    `origin` and `revision` are those of `fetch_benchmark`.
+
+    Raises:
+        UserError: as `fetch_benchmark`; no source says where its data are published.
+    """
+    sources = [source for stage in settings.by_stage for source in stage.named_sources]
+    published = {source.published.to: source.published for source in sources if source.published}
+    if not published:
+        raise UserError(f"{name}: no source of it says where its data are published (`published`)")
+    if len(published) > 1 and origin is not None and "://" not in origin:
+        raise UserError(
+            f"{origin}: a folder of downloads is of one data set, and {name} names {len(published)}: "
+            f"{', '.join(each.hub for each in published.values())}"
+        )
+    for each in published.values():
+        wants = functools.partial(_is_named, patterns=each.files)
+        _fetch(_Data(name, each.hub, wants, beside=True), Path(each.to), origin, revision, say)
+    return [Path(folder) for folder in published]
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    """A data set of the hub, what of it is wanted, and if archives are unpacked beside themselves."""
+
+    name: str
+    repository: str
+    wants: Callable[[str], bool]
+    beside: bool = False
+    licence: str = ""
+
+
+def _fetch(
+    data: _Data, home: Path, origin: str | None, revision: str | None, say: Callable[[str], None]
+) -> None:
+    name, repository = data.name, data.repository
     before = files.read_json(home / MANIFEST) if (home / MANIFEST).is_file() else {}
     folder = Path(origin) if origin is not None and "://" not in origin else None
     if folder is not None:
@@ -72,11 +126,17 @@ def fetch_benchmark(
     else:
         listing = _list_hub(repository, revision or before.get("revision"), origin)
     _check_inside(listing.sizes, repository)
-    wanted = [path for path in listing.sizes if _is_wanted(path, benchmark)]
+    wanted = [path for path in listing.sizes if data.wants(path)]
+    if not wanted:
+        raise UserError(f"{repository}: it holds no file that {name} wants")
     done: list[str] = before["unpacked"] if before.get("revision") == listing.revision else []
     needed = [path for path in wanted if path not in done]
     total = sum(listing.sizes[path] for path in needed)
-    source = {"repository": repository, "revision": listing.revision, "licence": benchmark.licence}
+    source = {
+        "repository": repository,
+        "revision": listing.revision,
+        "licence": data.licence or listing.licence,
+    }
     size = f"{len(needed)} files, {total / 1e6:,.1f} MB"
     say(f"{name}: {size}; {', '.join(f'{key} {value}' for key, value in source.items())}")
     _check_room(home, total)
@@ -86,16 +146,23 @@ def fetch_benchmark(
             _copy(folder, home, needed)
         else:
             _download(listing, home, needed, origin)
-        manifest = {"benchmark": name, **source, "files": wanted, "unpacked": done}
+        manifest = {"data": name, **source, "files": wanted, "unpacked": done}
         files.write_json(home / MANIFEST, manifest)
         for whole, parts in _archives(needed).items():
             say(f"{name}: unpacking {whole}")
-            _unpack(home, whole, parts)
+            into = (home / whole).parent if data.beside else home
+            _unpack(home, whole, parts, into)
             done.extend(parts)  # before they go, so that they are not fetched again
             files.write_json(home / MANIFEST, manifest)
             for part in parts:
                 (home / part).unlink()
-    return home
+
+
+def _is_named(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a file is one of those that a config names."""
+    if not patterns:
+        return PurePosixPath(path).name != ".gitattributes"
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _is_wanted(path: str, benchmark: type[Benchmark]) -> bool:
@@ -137,7 +204,11 @@ def _list_hub(repository: str, revision: str | None, endpoint: str | None) -> Li
             repository, revision=revision, files_metadata=True
         )
     sizes = {each.rfilename: each.size or 0 for each in info.siblings or ()}
-    return Listing(repository, info.sha or revision or "main", sizes)
+    licences = [
+        tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")
+    ]
+    licence = ", ".join(licences) or "not stated"
+    return Listing(repository, info.sha or revision or "main", sizes, licence)
 
 
 def _download(listing: Listing, home: Path, needed: Sequence[str], endpoint: str | None) -> None:
@@ -213,8 +284,8 @@ def _archives(paths: Sequence[str]) -> dict[str, list[str]]:
     return archives
 
 
-def _unpack(home: Path, whole: str, parts: Sequence[str]) -> None:
-    """Unpack an archive into the folder; files that are there already, in full length, stay."""
+def _unpack(home: Path, whole: str, parts: Sequence[str], into: Path) -> None:
+    """Unpack an archive of the folder `home`; files that are there already, in full length, stay."""
     with ExitStack() as stack:
         path = home / whole
         if [whole] != [*parts]:
@@ -227,9 +298,9 @@ def _unpack(home: Path, whole: str, parts: Sequence[str]) -> None:
             opened = _zipped if whole.endswith(".zip") else _tarred
             for inside, size, file in opened(path):
                 _check_inside([inside], whole)
-                if not _is_there(home / inside, size):
+                if not _is_there(into / inside, size):
                     _check_room(home, size)
-                    files.write_whole(home / inside, functools.partial(_copy_to, file))
+                    files.write_whole(into / inside, functools.partial(_copy_to, file))
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
             raise UserError(
                 f"{home / whole}: cannot be unpacked: {error}; delete it and fetch again"

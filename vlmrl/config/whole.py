@@ -379,7 +379,7 @@ class Config(Section):
         limit = self.evaluation.limit
         chosen = self.evaluation.sources
         if not chosen and not self.evaluation.benchmarks:
-            chosen = [source.whole("test") for source in self.data.train]
+            chosen = [source.whole(source.held_out) for source in self.data.train]
         if limit is None:
             return chosen
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]

@@ -1,6 +1,6 @@
-"""Conditions on the numbers of a row, such as `0 < pass_rate < 1`: parsed, never evaluated as Python.
+"""Conditions on a row, such as `0 < pass_rate < 1` or `kind == 'chart'`: parsed, never evaluated as Python.
 
-A condition has comparisons of columns and numbers, and `and`, `or`, `not` over them; nothing else.
+A condition has comparisons of columns with numbers and texts, and `and`, `or`, `not` over them; nothing else.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vlmrl.data.files.rows import WHERE, Rows, narrowed, number
+from vlmrl.data.files.rows import WHERE, Rows, narrowed, number, text
 from vlmrl.errors import UserError
 
 MAX_LENGTH = 1000
 """Most characters of a condition."""
 ALLOWED = (
-    "comparisons (< <= > >= == !=) of columns and numbers, with and, or, not and parentheses, "
-    "as in '0 < pass_rate < 1 and level >= 2'"
+    "comparisons (< <= > >= == !=) of columns and numbers, or of a column and a text (== !=), with and, "
+    "or, not and parentheses, as in \"0 < pass_rate < 1 and kind == 'chart'\""
 )
 _COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Lt: operator.lt,
@@ -28,8 +28,9 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.NotEq: operator.ne,
 }
 
-_Truth = Callable[[Mapping[str, float]], bool]
-_Number = Callable[[Mapping[str, float]], float]
+_Values = Mapping[str, float | str]
+_Truth = Callable[[_Values], bool]
+_Number = Callable[[_Values], Any]
 
 
 class Condition:
@@ -43,21 +44,26 @@ class Condition:
         """
         if len(text) > MAX_LENGTH:
             raise UserError(f"expected at most {MAX_LENGTH} characters, got {len(text)}")
-        self.text, self._columns = text, set[str]()
+        self.text, self._numbers, self._texts = text, set[str](), set[str]()
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise _refused(text) from error
         self._holds = self._truth(tree.body)
-        self.columns = tuple(sorted(self._columns))
+        if both := sorted(self._numbers & self._texts):
+            raise UserError(
+                f"column {both[0]!r}: expected numbers or texts to compare with, got both"
+            )
+        self.columns = tuple(sorted(self._numbers | self._texts))
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether it holds of a row.
 
         Raises:
-            UserError: a column of it has no finite number; the message names the column.
+            UserError: a column of it has no finite number, or no text; the message names the column.
         """
-        return self._holds({column: number(row, column) for column in self.columns})
+        values: dict[str, float | str] = {column: number(row, column) for column in self._numbers}
+        return self._holds(values | {column: text(row, column) for column in self._texts})
 
     def _truth(self, node: ast.expr) -> _Truth:
         if isinstance(node, ast.BoolOp):
@@ -67,12 +73,27 @@ class Condition:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self._truth(node.operand)
             return lambda row: not inner(row)
+        if isinstance(node, ast.Compare) and (equal := self._equal_text(node)):
+            return equal
         if isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
             numbers = [self._number(value) for value in (node.left, *node.comparators)]
             compare = [_COMPARISONS[type(op)] for op in node.ops]
             links = list(zip(compare, numbers, numbers[1:], strict=False))
             return lambda row: all(holds(left(row), right(row)) for holds, left, right in links)
         raise _refused(ast.unparse(node))
+
+    def _equal_text(self, node: ast.Compare) -> _Truth | None:
+        """Return whether a column is a text, or is not; None: it is another comparison."""
+        pair = (node.left, *node.comparators)
+        words = [e.value for e in pair if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        names = [name for each in pair if (name := _column(each))]
+        if len(words) != 1 or len(names) != 1 or len(pair) != 2:
+            return None
+        if not isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            return None
+        self._texts.add(names[0])
+        equal = isinstance(node.ops[0], ast.Eq)
+        return lambda row: (row[names[0]] == words[0]) == equal
 
     def _number(self, node: ast.expr) -> _Number:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -83,7 +104,7 @@ class Condition:
             value: Any = node.value
             return lambda _: value
         elif name := _column(node):
-            self._columns.add(name)
+            self._numbers.add(name)
             return lambda row: row[name]
         raise _refused(ast.unparse(node))
 
@@ -94,7 +115,7 @@ def matching(rows: Rows, condition: Condition, name: str) -> list[int]:
     A row that cannot be read is among them: it is refused and counted when it is drawn.
 
     Raises:
-        UserError: a row has no finite number in a column; the message names both.
+        UserError: a row has no finite number, or no text, in a column; the message names both.
     """
     read = narrowed(rows, [column.partition(".")[0] for column in condition.columns])
     positions = []

@@ -124,6 +124,12 @@ def open_source(
     Raises:
         UserError: there is no such card, option, file or split, or no row in it.
     """
+    published = config.published
+    if published is not None and not Path(published.to).exists():
+        raise UserError(
+            f"source {config.label!r}: {published.to}: no such folder; get the data, {published.hub} of the "
+            "hub, by `vlmrl data fetch` and the config's name"
+        )
     card = open_card(config.card, config.options)
     condition = read_condition(config)
     split, rows = config.split, select(card, config.split)[: config.limit]

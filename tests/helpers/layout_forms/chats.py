@@ -235,6 +235,24 @@ def v_triune(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
     return put_parquet(folder / "train_detection_drawn_3.parquet", rows)
 
 
+def video_r1(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
+    put_media(folder / "drawn", items)
+    rows = []
+    for number, item in enumerate(items):
+        row = {
+            "problem_id": number,
+            "problem": item.question,
+            "data_type": item.kind,
+            "options": [],
+        }
+        row |= {"path": f"./drawn/{item.name}", "data_source": "drawn", "process": ""}
+        solution = f"<answer>{item.answer}</answer>"
+        numerical = "number" in truth_of(item).stated()
+        row |= {"problem_type": "numerical" if numerical else "free-form", "solution": solution}
+        rows.append(row)
+    return put_json(folder / "Drawn-260k.json", rows)
+
+
 def vlmevalkit(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
     rows = []
     for number, item in enumerate(items):
@@ -294,6 +312,7 @@ CHATS = (
     Form("EasyR1, Parquet", "easyr1", easyr1, several=True),
     Form("verl, Parquet", "verl", verl, several=True),
     Form("V-Triune, Parquet", "v_triune", v_triune, several=True),
+    Form("Video-R1, JSON", "video_r1", video_r1, ("answer",), kinds=("image", "video")),
     Form("VLMEvalKit, TSV with base64", "vlmevalkit", vlmevalkit, ("answer",), several=True),
 )
 MORE_CHATS = (

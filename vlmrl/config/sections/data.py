@@ -12,6 +12,17 @@ from vlmrl.config.section import Named, PluginRef, Scheduled, Section
 from vlmrl.config.sections.rewards import RewardConfig
 
 
+class PublishedConfig(Section):
+    """Where the data of a source are published, for `vlmrl data fetch`."""
+
+    hub: str
+    """Data set of the Hugging Face hub, `owner/name`."""
+    to: str
+    """Folder that it is fetched into; archives are unpacked beside themselves."""
+    files: list[str] = []
+    """What to fetch of it: paths with `*` and `?`. Empty: all."""
+
+
 class SourceConfig(Named):
     """One source of samples: a card, shipped or `file.py:Name`, or a data file, with its options."""
 
@@ -22,8 +33,12 @@ class SourceConfig(Named):
     """One of `vlmrl list cards`, `path/to/file.py:Name`, or a data file or folder."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the card."""
+    published: PublishedConfig | None = None
+    """Where its data are published: `vlmrl data fetch CONFIG` gets them. Absent: the data are yours."""
     split: str = "train"
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
+    held_out: str = "test"
+    """Split that is evaluated where `evaluation.sources` is absent, whole or cut (`train[:200]`)."""
     weight: Scheduled[float] = Field(1.0, ge=0)
     """Share in the mixture, relative to the other sources. 0: its rows are not drawn, and a strategy asks
     of it."""
@@ -46,8 +61,8 @@ class SourceConfig(Named):
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows."""
     where: str | None = None
-    """Use only rows that meet this condition on columns of numbers: `1 < level <= 3`, with `and`, `or`,
-    `not`. It is applied to the first `limit` rows. Held-out sources have their own."""
+    """Use only rows that meet this condition on columns: `1 < level <= 3`, `kind == 'chart'`, with `and`,
+    `or`, `not`. It is applied to the first `limit` rows. Held-out sources have their own."""
 
     ratings: str | None = None
     """File of `vlmrl data rate` whose `pass_rate`, `reward` and `n` become columns of the rows, for `where`

@@ -37,8 +37,8 @@ class EvaluationConfig(Section):
     """Held-out evaluation with the verifiers that train."""
 
     sources: list[SourceConfig] = []
-    """Held-out sources. Absent: none if there are benchmarks, else the training sources with split
-    `test`."""
+    """Held-out sources. Absent: none if there are benchmarks, else the `held_out` split
+    of each training source."""
     benchmarks: list[BenchmarkConfig] = []
     """Public benchmarks, whose numbers are the metrics `<benchmark>/strict` and `<benchmark>/official`."""
     every: int = Field(50, ge=1)

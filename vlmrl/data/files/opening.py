@@ -24,8 +24,8 @@ def open_rows(path: Path, split: str) -> Rows:
     """Open the rows of a split of a data file or folder.
 
     A file is one split: the one its name says (`test.jsonl`), else `train`. A folder holds
-    `<split>.<format>` or parts `<split>-*.<format>`, in it or in its folder `data`, or what
-    `save_to_disk` wrote.
+    `<split>.<format>` or parts `<split>-*.<format>`, in it or in its folder `data`, Parquet files in a
+    folder `<split>`, or what `save_to_disk` wrote.
 
     Raises:
         UserError: no such file, format or split; the message says what there is.
@@ -86,7 +86,7 @@ def _files_of(folder: Path, split: str) -> list[Path]:
         for pattern in (f"{split}{suffix}", f"{split}-*{suffix}", f"data/{split}-*{suffix}"):
             if files := sorted(folder.glob(pattern)):
                 return files
-    return []
+    return sorted(folder.glob(f"{split}/*.parquet"))
 
 
 def _open_files(files: list[Path]) -> Rows:

@@ -118,13 +118,30 @@ def number(row: Mapping[str, object], column: str) -> float:
         UserError: there is no finite number; the message names the column.
     """
     value = cell(row, column)
-    if value is None and (top := column.partition(".")[0]) not in row and column not in row:
-        known = sorted(key for key in row if not key.startswith("__"))
-        raise UserError(f"no column {top!r}{nearest(top, known)}")
+    _check_column(row, column, value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not -sys.float_info.max <= value <= sys.float_info.max:
         raise UserError(f"column {column!r}: expected a finite number, got {value!r}")
     return float(value)
+
+
+def text(row: Mapping[str, object], column: str) -> str:
+    """Return the text in a column, as `cell` finds it.
+
+    Raises:
+        UserError: there is no text; the message names the column.
+    """
+    value = cell(row, column)
+    _check_column(row, column, value)
+    if not isinstance(value, str):
+        raise UserError(f"column {column!r}: expected a text, got {value!r:.60}")
+    return value
+
+
+def _check_column(row: Mapping[str, object], column: str, value: object) -> None:
+    if value is None and (top := column.partition(".")[0]) not in row and column not in row:
+        known = sorted(key for key in row if not key.startswith("__"))
+        raise UserError(f"no column {top!r}{nearest(top, known)}")
 
 
 def paths(value: object, above: str = "") -> Iterator[str]:

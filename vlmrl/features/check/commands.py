@@ -227,12 +227,16 @@ def explain(
 def fetch(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Benchmarks, or a folder of examples/data."),
+        typer.Argument(
+            metavar="NAME...",
+            help="Benchmarks, configs such as a recipe, or a folder of examples/data.",
+        ),
     ],
     to: Annotated[
         Path,
         typer.Option(
-            help="Folder in which each benchmark has a folder: `--data-root` of `vlmrl eval`."
+            help="Folder in which each benchmark has a folder: `--data-root` of `vlmrl eval`. A config says "
+            "its own."
         ),
     ] = Path("data"),
     origin: Annotated[
@@ -250,31 +254,36 @@ def fetch(
         typer.Option(help="Path or URL of a .tar.gz of the repository, instead of its release."),
     ] = None,
 ) -> None:
-    """Get the published data of benchmarks, or example data that shipped configs read.
+    """Get the published data of benchmarks and of configs, or example data that shipped configs read.
 
     - `vlmrl data fetch mmstar chartqa`, then `vlmrl eval runs/mine --benchmark mmstar,chartqa`
+    - `vlmrl data fetch recipes/vlm_r1`, then `vlmrl train recipes/vlm_r1`
     - `vlmrl data fetch bccd`, then `vlmrl train bccd_grounding`
 
     Says licence and size first, goes on if it was interrupted, unpacks archives, and writes the revision to
     `fetched.json`. A data set that asks for consent needs `hf auth login` first.
     """
-    from vlmrl import plugins
-    from vlmrl.benchmarking.fetching import fetch_benchmark
+    from vlmrl import config, plugins
+    from vlmrl.benchmarking.fetching import fetch_benchmark, fetch_config
     from vlmrl.data import example_data
 
-    benchmarks = plugins.names("benchmark")
+    known = sorted([*plugins.names("benchmark"), *example_data.EXAMPLES])
+    configs = {
+        name: config.load(name) for name in names if "/" in name or name.endswith((".yaml", ".yml"))
+    }
     for name in names:
-        if name.partition(":")[0] not in [*benchmarks, *example_data.EXAMPLES]:
-            known = sorted([*benchmarks, *example_data.EXAMPLES])
+        if name not in configs and name.partition(":")[0] not in known:
             raise UserError(
                 f"no benchmark or example data is named {name!r}{plugins.nearest(name, known)}"
             )
     for name in names:
-        if name in example_data.EXAMPLES:
+        if name in configs:
+            for home in fetch_config(name, configs[name], origin=origin, revision=revision):
+                print(f"{name}: in {home}")
+        elif name in example_data.EXAMPLES:
             print(example_data.fetch(name, archive))
         else:
-            home = fetch_benchmark(name, to, origin=origin, revision=revision)
-            print(f"{name}: in {home}")
+            print(f"{name}: in {fetch_benchmark(name, to, origin=origin, revision=revision)}")
 
 
 def list_cards() -> None:
