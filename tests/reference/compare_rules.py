@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
 from moment_rules import lmms_moment_rules
+from science_rules import science_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
 
@@ -287,6 +288,7 @@ def main() -> None:
         *lmms_moment_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
+        *science_rules(asked.lmms_eval, asked.vlmeval),
         *own_rules(asked.own),
     ):
         if asked.only not in name:

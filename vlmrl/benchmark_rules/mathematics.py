@@ -36,7 +36,7 @@ def mathvision_reading(answer: str) -> str:
     for c in "ABCDE":
         if text.endswith((f" {c}.", f" ({c}).")) or text.startswith((f"{c}\n", f"({c})\n")):
             text = c
-    if _is_number(last := text.split("is ")[-1].rstrip(".")):
+    if is_number(last := text.split("is ")[-1].rstrip(".")):
         text = last
     if "oxed{" not in text:
         for flag in _FLAGS:
@@ -95,7 +95,8 @@ def _braced_fractions(text: str) -> str:
     return re.sub(r"\\frac(?!\{)(.)(?!\{)(.)", r"\\frac{\1}{\2}", text)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether Python reads a text as a number."""
     try:
         float(text)
     except ValueError:

@@ -501,6 +501,26 @@ def _whole_columns(rows: Rows) -> Array:
     return np.stack([right[group] / sizes[group], 1 / sizes[group]], 1)
 
 
+def _mastery(strictly: bool) -> Aggregate:
+    """Make We-Math's score: the mean over composed problems of what each is worth.
+
+    `by` is `problem/step`, or `problem/multi` for the problem as a whole. Right with all its steps it is
+    worth 1, wrong with all its steps 1/2. Right with a wrong step is learned by heart, and worth 0; not
+    `strictly`, only with no step right. In a row of the whole stand its worth and 1, else 0.
+    """
+
+    def columns(rows: Rows) -> Array:
+        problem = _numbered([name.rpartition("/")[0] for name in rows.by])
+        whole = np.array([name.endswith("/multi") for name in rows.by], float)
+        right = (np.asarray(rows.scores) == 1).astype(float)
+        steps, known = np.bincount(problem, 1 - whole), np.bincount(problem, (1 - whole) * right)
+        every = (known == steps)[problem]
+        some = every if strictly else ((known > 0) | (steps == 0))[problem]
+        return np.stack([whole * np.where(right > 0, some, every / 2), whole], 1)
+
+    return Aggregate(columns, _ratio)
+
+
 def _recall_at(threshold: float) -> Aggregate:
     return _mean(lambda rows: (rows.scores >= threshold).astype(float))
 
@@ -579,6 +599,8 @@ AGGREGATES: dict[str, Aggregate | Weighted] = {
     "f1": Aggregate(_f1_columns, _f1),
     "all_of_groups": Aggregate(_whole_columns, _ratio),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
+    "mastery_strict": _mastery(strictly=True),
+    "mastery_loose": _mastery(strictly=False),
     "recall_at_0.3": _recall_at(0.3),
     "recall_at_0.5": _recall_at(0.5),
     "recall_at_0.7": _recall_at(0.7),

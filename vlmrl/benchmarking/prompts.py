@@ -83,3 +83,11 @@ Q_INSIGHT_RATING = (
     "score."
 )
 """Q-Insight's question for a score."""
+
+LMMS_REASONING_SYSTEM = (
+    "You are a helpful assistant. When the user asks a question, your response must include two parts: "
+    "first, the reasoning process enclosed in <think>...</think> tags, then the final answer enclosed in "
+    "<answer>...</answer> tags.Please provide a clear, concise response within <answer> </answer> tags "
+    "that directly addresses the question."
+)
+"""System turn of lmms-eval's tasks for reasoning: WeMath, LogicVista, DynaMath."""
