@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco
 
+from helpers.published import ROWS, write_published
+from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.rows import MAX_CHARS, mask_of, numbers_of, texts_of
 from vlmrl.data.files.rows import WHERE
 from vlmrl.errors import UserError
@@ -44,3 +47,18 @@ def test_a_mask_is_its_bright_pixels() -> None:
         assert (found == (bright == 128)).all()
     with pytest.raises(UserError, match=r"^row: column 'mask': expected an image of a mask"):
         mask_of({"mask": {"bytes": b"no"}}, "mask")
+
+
+def test_a_row_has_the_columns_of_the_row_beside_it_that_it_names(tmp_path: Path) -> None:
+    data = write_published(tmp_path, "gqa", "testdev", ROWS["gqa"])
+    rows = BenchmarkCard(open_benchmark("gqa", str(data)), "ours").rows("testdev")
+    assert [row["image"]["path"] for row in rows] == ["1.png", "1.png", "0.png", "0.png"]
+    assert [row["id"] for row in rows] == ["200", "201", "202", "203"]
+
+
+def test_a_row_without_its_image_is_one_line(tmp_path: Path) -> None:
+    rows = [{**ROWS["gqa"][0], "imageId": "n3"}]
+    data = write_published(tmp_path, "gqa", "testdev", rows)
+    wanted = "column 'imageId': expected a row of testdev_balanced_images, got 'n3'"
+    with pytest.raises(UserError, match=wanted):
+        BenchmarkCard(open_benchmark("gqa", str(data)), "ours").rows("testdev")

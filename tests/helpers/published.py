@@ -108,6 +108,13 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
     file = f"data/{split}-00000-of-00001.parquet"
     path = folder / name / CASES.get(name, {}).get("file", file)
     path.parent.mkdir(parents=True)
+    for other, others in CASES.get(name, {}).get("beside", {}).items():
+        (folder / name / other).parent.mkdir()
+        table = pa.Table.from_pylist([_with_images(*row) for row in enumerate(others)])
+        pq.write_table(table, folder / name / other)
+    if path.suffix == ".parquet" and "beside" in CASES.get(name, {}):
+        pq.write_table(pa.Table.from_pylist([*map(dict, rows)]), path)
+        return folder / name
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist([_with_images(*row) for row in enumerate(rows)]), path)
         return folder / name

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
+from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules
 from science_rules import science_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
@@ -286,9 +287,11 @@ def main() -> None:
         *lmms_task_rules(asked.lmms_eval),
         *lmms_video_rules(asked.lmms_eval),
         *lmms_moment_rules(asked.lmms_eval),
+        *lmms_document_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
         *science_rules(asked.lmms_eval, asked.vlmeval),
+        *vlmeval_document_rules(asked.vlmeval),
         *own_rules(asked.own),
     ):
         if asked.only not in name:

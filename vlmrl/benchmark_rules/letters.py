@@ -11,6 +11,7 @@ import string
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
+from vlmrl.benchmark_rules import Harness
 from vlmrl.benchmark_rules.words import strip_punctuation
 
 # --------------------------------------------------------------------------------------------------
@@ -116,6 +117,29 @@ def long_video_letter(answer: str) -> str | None:
     return _first(answer, (*_ANNOUNCED, "Best answer:", "Best option:"), "ABCDE")
 
 
+def mme_realworld_letter(answer: str, harness: Harness) -> str | None:
+    """Find a letter of A to E as the harnesses do for MME-RealWorld.
+
+    lmms_eval (tasks/mme_realworld/utils.py): the first capital letter of these, be it that of a word;
+    without any, in at most ten words, the first option `(A)` to `(E)` in which the answer occurs in
+    lower case. vlmevalkit (dataset/image_mcq.py) takes what stands in the first answer tag, in capital
+    letters, and lacks commas between two pairs of its phrases.
+
+    Differs from strict: "Because of it, C" says B, and an empty answer says A.
+    """
+    phrases: tuple[str, ...] = (*_ANNOUNCED, "Best answer:", "Best option:")
+    if harness == "vlmevalkit":
+        tagged = re.search(r"<answer>(.*?)</answer>", answer, re.DOTALL)
+        answer = tagged[1].strip().upper() if tagged else answer
+        phrases = (*_ANNOUNCED[:4], "".join(_ANNOUNCED[4:]), "Best answer:Best option:")
+    if letter := _first(answer, phrases, "ABCDE"):
+        return letter
+    rest = _without(answer, phrases)
+    if len(rest.split()) > 10:
+        return None
+    return next((letter for letter in "ABCDE" if rest.lower() in f"({letter.lower()})"), None)
+
+
 def videochat_letter(answer: str) -> str | None:
     """Return the first capital letter of A to G, be it that of a word: VideoChat-R1.
 
@@ -125,11 +149,15 @@ def videochat_letter(answer: str) -> str | None:
 
 
 def _first(answer: str, phrases: Sequence[str], letters: str) -> str | None:
+    match = re.search(f"[{letters}]", _without(answer, phrases))
+    return match[0] if match else None
+
+
+def _without(answer: str, phrases: Sequence[str]) -> str:
     rest = answer.strip()
     for phrase in phrases:
         rest = rest.replace(phrase, "")
-    match = re.search(f"[{letters}]", rest)
-    return match[0] if match else None
+    return rest
 
 
 def videomathqa_letter(answer: str) -> str | None:

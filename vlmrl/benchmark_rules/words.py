@@ -10,7 +10,7 @@ from vlmrl.answers import text
 from vlmrl.benchmark_rules import Harness
 
 # --------------------------------------------------------------------------------------------------
-# Words: MMAU's match of tokens, TempCompass, MMVU, and HumanOmniV2's lists of letters.
+# Words: MMAU's match of tokens, TempCompass, MMVU, VLMsAreBlind, and HumanOmniV2's lists of letters.
 
 
 _POWERS = str.maketrans({power: f"^{at}" for at, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
@@ -141,6 +141,26 @@ def _as_plain_text(text: str) -> str:
     return " ".join(text.strip().lower().translate(_POWERS).split())
 
 
+def blind_reading(answer: str, task: str) -> str | None:
+    """Read an answer as lmms-eval does for VLMsAreBlind (tasks/vlmsareblind/utils.py), in lower case.
+
+    Yes or no alone; the first number; the first letter; or a grid's rows and columns as `{3}{4}`,
+    `(3, 4)` or `rows={3} columns={4}`, which is `3,4`.
+
+    Differs from strict: the first letter of "The letter is {R}" is t, and "2 of 3" says 2.
+    """
+    reply, task = answer.strip().lower(), task.lower()
+    if task == "touching circles":
+        return reply if reply in ("yes", "no") else None
+    if task.startswith("counting grid"):
+        matches = (re.search(pattern, reply) for pattern in _GRIDS)
+        match = next((match for match in matches if match), None)
+        return f"{match[1]},{match[2]}" if match else None
+    pattern = r"[a-z]" if task == "circled letter" else r"\d+" if task in _COUNTED else "(?!)"
+    first = re.search(pattern, reply)
+    return first[0] if first else None
+
+
 def omni_letters_f1(answer: str, right: str) -> float:
     """Return the F1 of two lists of letters split at commas, blanks kept: HumanOmniV2 on IntentBench.
 
@@ -159,6 +179,20 @@ def omni_judged(answer: str, right: str) -> bool:
     """
     stated, wanted = answer.lower(), right.lower()
     return ("yes" in wanted and "yes" in stated) or ("no" in wanted and "no" in stated)
+
+
+_COUNTED = (
+    "line plot intersections",
+    "subway connections",
+    "olympic counting - circles",
+    "olympic counting - pentagons",
+    "nested squares",
+)
+_GRIDS = (
+    r"\{(\d+)\}\s*\{(\d+)\}",
+    r"\((\d+)\s*,\s*(\d+)\)",
+    r"rows=\{(\d+)\}\scolumns=\{(\d+)\}",
+)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -358,6 +392,19 @@ def _as_float(stated: str) -> float | None:
         return None
 
 
+def equal_text(answer: str, right: str, harness: Harness) -> bool:
+    """Return whether a text is the right one but for case: the harnesses on GQA.
+
+    lmms_eval strips the answer (api/task.py), then takes punctuation out of both texts, which leaves
+    blanks beside it (metric exact_match, api/metrics.py): "cat ." is wrong. vlmevalkit strips both texts
+    (dataset/utils/vqa_eval.py).
+    """
+    stated, wanted = answer.strip().lower(), right.lower()
+    if harness == "vlmevalkit":
+        return stated == wanted.strip()
+    return stated.translate(_REMOVED) == wanted.translate(_REMOVED)
+
+
 def substring(answer: str, accepted: Sequence[str]) -> bool:
     """Return whether an accepted text occurs in the answer: VLMEvalKit on CountBenchQA.
 
@@ -400,25 +447,29 @@ def name_two_way(answer: str, right: str) -> bool:
     return name in stated or stated in name
 
 
-def vqa_accuracy(answer: str, accepted: Sequence[str], harness: Harness) -> float:
+def vqa_accuracy(
+    answer: str, accepted: Sequence[str], harness: Harness, tokenized: bool = True
+) -> float:
     """Return the VQA accuracy of TextVQA, in [0, 1]: min(1, matches / 3) over ten annotators.
 
     For each annotator the answers of the others are compared, and the mean is taken. Both texts
     are normalised: lower case, no articles, most punctuation removed, number words up to ten as
     digits, apostrophes of contractions put back (lmms-eval tasks/_task_utils/vqa_eval_metric.py,
     VLMEvalKit dataset/utils/vqa_eval.py; they treat `'s`, commas and full stops differently).
+    `tokenized` is false for lmms-eval on VQAv2 (tasks/vqav2/utils.py), which leaves out the first step:
+    there `'s` stays at its word, and a comma is punctuation.
 
     Source: Antol et al. 2015, VQA, arXiv 1505.00468, and the EvalAI server's processing.
     """
-    reading = _vqa_normalize(answer, harness)
-    others = [_vqa_normalize(right, harness) for right in accepted]
+    reading = _vqa_normalize(answer, harness, tokenized)
+    others = [_vqa_normalize(right, harness, tokenized) for right in accepted]
     total = others.count(reading)
     scores = [min(1.0, (total - (right == reading)) / 3) for right in others]
     return sum(scores) / len(scores)
 
 
-def _vqa_normalize(reading: str, harness: Harness) -> str:
-    if harness == "lmms_eval":
+def _vqa_normalize(reading: str, harness: Harness, tokenized: bool) -> str:
+    if harness == "lmms_eval" and tokenized:
         reading = reading.lower().replace(",", "").replace("?", "").replace("'s", " 's").strip()
     reading = reading.replace("\n", " ").replace("\t", " ").strip()
     reading = strip_punctuation(reading, harness)
@@ -442,6 +493,7 @@ def strip_punctuation(reading: str, harness: Harness) -> str:
     return _STOP[harness].sub("", stripped, count=int(re.UNICODE))
 
 
+_REMOVED = str.maketrans("", "", string.punctuation)
 _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: " "}
 _COMMA = {"lmms_eval": re.compile(r"(?<=\d),+(?=\d)"), "vlmevalkit": re.compile(r"\d,\d")}
 _STOP = {"lmms_eval": re.compile(r"\.(?!\d)"), "vlmevalkit": re.compile(r"(?<!\d)\.(?!\d)")}

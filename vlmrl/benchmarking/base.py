@@ -103,9 +103,11 @@ class Benchmark:
     `count` (rows of the split as published; another number is an error), `splits` (other splits and
     their counts, opened as `name:split`), `files` (folders or files of the published data that hold
     the split; empty: all), `only` (column, published or added, -> value of the rows that count), `each`
-    (column with a list, each item of which is a row), `layout` (`coco`: one file with images, annotations and
-    categories, see `vlmrl.benchmarking.rows`; `moments`: one object with the sentences of
-    each video, see `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see
+    (column with a list, each item of which is a row; or several columns, each of which is a row that
+    says under `EACH` which), `beside` (folder of the published data whose rows' columns a row has as
+    well, the column of the row that names one of them, and theirs that it names), `layout` (`coco`: one
+    file with images, annotations and categories, see `vlmrl.benchmarking.rows`; `moments`: one object
+    with the sentences of each video, see `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see
     `vlmrl.benchmarking.rows`), `columns` (our key -> column of the published layout, as in the
     card `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
     such as their image; empty: every row for itself), `groups` (columns by which results are
@@ -121,7 +123,8 @@ class Benchmark:
     splits: ClassVar[Mapping[str, int]] = {}
     files: ClassVar[tuple[str, ...]] = ()
     only: ClassVar[Mapping[str, str]] = {}
-    each: ClassVar[str] = ""
+    each: ClassVar[str | tuple[str, ...]] = ""
+    beside: ClassVar[tuple[str, ...]] = ()
     layout: ClassVar[Literal["table", "coco", "moments", "classes"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
@@ -193,7 +196,12 @@ class BenchmarkCard(Card):
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; {_how_to_get(benchmark, path)}")
         how = Published(
-            benchmark.files, benchmark.only, benchmark.each, benchmark.layout, benchmark.adapt
+            benchmark.files,
+            benchmark.only,
+            benchmark.each,
+            benchmark.layout,
+            benchmark.adapt,
+            benchmark.beside,
         )
         rows = published_rows(path, split, how)
         there = rows[0] if len(rows) else {}

@@ -171,7 +171,8 @@ def _is_wanted(path: str, benchmark: type[Benchmark]) -> bool:
     if file.suffix not in _ROWS:
         return file.name != ".gitattributes"
     if benchmark.files and not any(
-        path == each or path.startswith(f"{each}/") for each in benchmark.files
+        path == each or path.startswith(f"{each}/")
+        for each in (*benchmark.files, *benchmark.beside[:1])
     ):
         return False
     match = _SPLIT.fullmatch(file.stem)

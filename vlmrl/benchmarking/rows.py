@@ -276,6 +276,8 @@ def class_rows(file: Path) -> list[dict[str, Any]]:
 
 INDEX = "__index__"
 """Key of a row, and of a sample's `meta`, with the number of the row in its split."""
+EACH = "__each__"
+"""Key of a row that is one of several columns (`Benchmark.each`), with the name of its column."""
 LAYOUTS = {"coco": coco_rows, "moments": moment_rows, "classes": class_rows}
 """Layouts that are no table, by name."""
 
@@ -292,9 +294,10 @@ class Published:
 
     files: tuple[str, ...]
     only: Mapping[str, str]
-    each: str
+    each: str | tuple[str, ...]
     layout: str
     adapt: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    beside: tuple[str, ...] = ()
 
 
 def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
@@ -310,14 +313,16 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
         return open_rows(file, file_split(file) if file in named and file.is_file() else split)
 
     parts = [LAYOUTS.get(how.layout, opened)(file) for file in named or [path]]
-    return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how)
+    beside = open_rows(path / how.beside[0], split) if how.beside else ()
+    return PublishedRows(parts[0] if len(parts) == 1 else JoinedRows(parts), how, beside)
 
 
 class PublishedRows(Sequence[Mapping[str, Any]]):
     """Rows in which every value has a column of its own; `published` is how many the files have."""
 
-    def __init__(self, rows: Rows, how: Published) -> None:
-        self._rows, self._how = rows, how
+    def __init__(self, rows: Rows, how: Published, beside: Rows = ()) -> None:
+        self._rows, self._how, self._beside = rows, how, beside
+        self._numbers = {str(row[how.beside[2]]): at for at, row in enumerate(beside)}
         self._chosen = _choose(rows, how) if how.only or how.each else None
         self.published = len(rows)
 
@@ -327,9 +332,20 @@ class PublishedRows(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: Any) -> Any:
         number = range(len(self))[index]
         at, item = (number, 0) if self._chosen is None else self._chosen[number]
-        row = _item(self._rows[at], self._how, item)
+        row = _item(self._with_beside(self._rows[at]), self._how, item)
         where = f"{row[WHERE]} item {item}" if self._how.each else row[WHERE]
         return {**self._how.adapt(row), WHERE: where, INDEX: number}
+
+    def _with_beside(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a row with the columns of the row beside it that it has not itself."""
+        if not self._how.beside:
+            return row
+        folder, column, _ = self._how.beside
+        if (at := self._numbers.get(str(row.get(column)))) is None:
+            raise UserError(
+                f"{row[WHERE]}: column {column!r}: expected a row of {folder}, got {row.get(column)!r:.60}"
+            )
+        return {**self._beside[at], **row}
 
 
 def _choose(rows: Rows, how: Published) -> list[tuple[int, int]]:
@@ -340,7 +356,8 @@ def _choose(rows: Rows, how: Published) -> list[tuple[int, int]]:
     chosen = []
     for at in range(len(rows)):
         published = rows[at]
-        for item in range(len(published[how.each]) if how.each else 1):
+        listed = published[how.each] if isinstance(how.each, str) and how.each else how.each
+        for item in range(len(listed) if how.each else 1):
             row = _item(published, how, item)
             facts = row if how.only.keys() <= row.keys() else how.adapt(row)
             if all(str(facts.get(column)) == value for column, value in how.only.items()):
@@ -349,5 +366,7 @@ def _choose(rows: Rows, how: Published) -> list[tuple[int, int]]:
 
 
 def _item(row: Mapping[str, Any], how: Published, item: int) -> Mapping[str, Any]:
-    """Return a row with one item of its column `each`, if there is such a column."""
-    return {**row, how.each: row[how.each][item]} if how.each else row
+    """Return a row with one item of its column `each`, or the name of one of these columns."""
+    if isinstance(how.each, str):
+        return {**row, how.each: row[how.each][item]} if how.each else row
+    return {**row, EACH: how.each[item]} if how.each else row

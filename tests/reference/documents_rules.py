@@ -1,0 +1,128 @@
+"""The rules of short answers about photographs, charts and drawings: see `compare_rules.py`."""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from answers import any_answer, lift
+
+from vlmrl.benchmark_rules import Harness, letters, words
+
+Rule = Callable[[random.Random], tuple[Any, Any]]
+
+
+def lmms_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of lmms-eval's tasks: from a random state to (theirs, ours)."""
+    tasks = root / "lmms_eval/tasks"
+    shared = lift(tasks / "_task_utils/vqa_eval_metric.py", "EvalAIAnswerProcessor")
+    given = {"EvalAIAnswerProcessor": shared["EvalAIAnswerProcessor"], "statistics": statistics}
+    plain = lift(tasks / "vqav2/utils.py", "vqav2_process_results", **given)
+    yield "vqa_accuracy vqav2", _vqa(plain["vqav2_process_results"], tokenized=False)
+    vizwiz = lift(tasks / "vizwiz_vqa/utils.py", "vizwiz_vqa_process_results", **given)
+    yield "vqa_accuracy vizwiz", _vqa(vizwiz["vizwiz_vqa_process_results"], tokenized=True)
+    exact = lift(root / "lmms_eval/api/metrics.py", "exact_match_hf_evaluate")
+
+    def same(answer: str, right: str) -> bool:
+        found = exact["exact_match_hf_evaluate"](
+            predictions=[answer.strip()],
+            references=[right],
+            ignore_case=True,
+            ignore_punctuation=True,
+        )
+        return bool(found["exact_match"])
+
+    yield "equal_text lmms_eval", _equal(same, "lmms_eval")
+    real = lift(
+        tasks / "mme_realworld/utils.py",
+        "extract_characters_regex",
+        "mme_realworld_process_results",
+    )
+
+    def real_letter(answer: str) -> str | None:
+        row = {"category": "Perception/OCR", "l2-category": "", "index": 0, "answer": "A"}
+        found = real["mme_realworld_process_results"](row, [answer])
+        return found["mme_realworld_score"]["pred_answer"] or None
+
+    yield "mme_realworld lmms_eval", _five(real_letter, "lmms_eval")
+    blind = lift(tasks / "vlmsareblind/utils.py", "TASKS", "parse_response")
+
+    def blind_reading(draw: random.Random) -> tuple[Any, Any]:
+        task = draw.choice(blind["TASKS"]).title()
+        between = draw.choice((" ", "", " columns=", ", columns="))
+        grid = f"{draw.choice(('rows=', '', 'Rows = '))}{{{draw.randint(1, 12)}}}{between}{{3}}"
+        near = draw.choice(
+            ("Yes", "no", "{12}", "(3, 4)", "{b}", grid, f"({draw.randint(1, 9)},2)")
+        )
+        answer = draw.choice((any_answer(draw), near, f"{any_answer(draw)} {near}"))
+        theirs = blind["parse_response"](answer.strip().lower(), task)
+        return theirs, words.blind_reading(answer, task)
+
+    yield "blind_reading", blind_reading
+
+
+def vlmeval_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of VLMEvalKit's tasks: from a random state to (theirs, ours)."""
+    given = {"istype": lambda *_: False}
+    line = lift(root / "vlmeval/dataset/utils/vqa_eval.py", "process_line", **given)
+
+    def same(answer: str, right: str) -> bool:
+        row = {"answer": right, "prediction": answer}
+        return bool(np.mean(line["process_line"](row, method="accuracy")["match"]))
+
+    yield "equal_text vlmevalkit", _equal(same, "vlmevalkit")
+    choices = root / "vlmeval/dataset/utils/multiple_choice.py"
+    read = lift(choices, "extract_characters_regex")["extract_characters_regex"]
+
+    def real_letter(answer: str) -> str | None:
+        # MMERealWorld.evaluate takes the tags away so, inside of a loop over a table.
+        tagged = re.search(r"<answer>(.*?)</answer>", answer, re.DOTALL)
+        return read(tagged.group(1).strip().upper() if tagged else answer) or None
+
+    yield "mme_realworld vlmevalkit", _five(real_letter, "vlmevalkit")
+
+
+def _vqa(theirs: Callable[[Any, Any], Any], tokenized: bool) -> Rule:
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        answer, others = any_answer(draw), [any_answer(draw) for _ in range(3)]
+        near = (answer, answer + ".", answer.upper(), f"the {answer}", answer.replace("'", ""))
+        right = [draw.choice((*near, *others)) for _ in range(10)]
+        listed = [{"answer": text, "answer_id": at} for at, text in enumerate(right)]
+        row = {"answers": [*right] if tokenized else listed, "question_id": 0}
+        found = theirs(row, [answer.strip()])["exact_match"]
+        ours = words.vqa_accuracy(answer, right, "lmms_eval", tokenized)
+        return round(float(found), 12), round(ours, 12)
+
+    return compare
+
+
+def _equal(theirs: Callable[[str, str], bool], harness: Harness) -> Rule:
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        right = draw.choice(("yes", "t-shirt", "Mr. Bean", "dark blue ", "x", any_answer(draw)[:9]))
+        near = (right.upper() + ".", f" {right}\n", f"{right} .", right.replace("-", ""), right)
+        answer = draw.choice((*near, any_answer(draw)))
+        return theirs(answer, right), words.equal_text(answer, right, harness)
+
+    return compare
+
+
+def _five(theirs: Callable[[str], str | None], harness: Harness) -> Rule:
+    phrases = (
+        *("The best answer is", "The correct answer is", "The answer is", "The answer"),
+        *("The best option is", "The correct option is", "Best answer:", "Best option:"),
+        *("Best answer:Best option:", "The best option isThe correct option is", "", "", ""),
+    )
+    ends = ("a", "(b)", "e", "", " ", "D", "E.", "<answer>c</answer>", "<answer>\nB. x</answer>")
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        rest = draw.choice((any_answer(draw), *ends, any_answer(draw).lower()))
+        answer = f"{draw.choice(phrases)}{draw.choice((' ', '', ': '))}{rest}"
+        answer = draw.choice((answer, answer.strip(), rest))
+        return theirs(answer), letters.mme_realworld_letter(answer, harness)
+
+    return compare

@@ -1,0 +1,35 @@
+"""Official scorers of short answers about photographs, charts and drawings."""
+
+from __future__ import annotations
+
+from vlmrl.benchmark_rules import Harness, letters, words
+from vlmrl.benchmarking.scores import (
+    Score,
+    Scorer,
+    letter_scorer,
+    text_scorer,
+    word_score,
+)
+from vlmrl.schema import Frame, Sample
+
+
+def _letter_of_five(harness: Harness) -> Scorer:
+    return letter_scorer(lambda a, s: letters.mme_realworld_letter(a, harness))
+
+
+def _blind(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score VLMsAreBlind: the truth is the published one, not the forms that we accept."""
+    reading = words.blind_reading(answer, str(sample.meta["task"]))
+    return word_score(reading, str(sample.meta["groundtruth"]).strip().lower())
+
+
+SCORERS: dict[str, Scorer] = {
+    "vqa_plain_lmms": text_scorer(
+        lambda a, right: words.vqa_accuracy(a, right, "lmms_eval", tokenized=False)
+    ),
+    "equal_lmms": text_scorer(lambda a, right: words.equal_text(a, right[0], "lmms_eval")),
+    "equal_vlmeval": text_scorer(lambda a, right: words.equal_text(a, right[0], "vlmevalkit")),
+    "letter_mme_realworld_lmms": _letter_of_five("lmms_eval"),
+    "letter_mme_realworld_vlmeval": _letter_of_five("vlmevalkit"),
+    "blind": _blind,
+}
