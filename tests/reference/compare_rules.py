@@ -24,6 +24,7 @@ from answers import any_answer, any_options, any_places, lift
 from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules
 from science_rules import science_rules
+from sounds_rules import lmms_sound_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
 
@@ -288,6 +289,7 @@ def main() -> None:
         *lmms_video_rules(asked.lmms_eval),
         *lmms_moment_rules(asked.lmms_eval),
         *lmms_document_rules(asked.lmms_eval),
+        *lmms_sound_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
         *science_rules(asked.lmms_eval, asked.vlmeval),
