@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 from answers import OPTIONS, any_answer, lift
 
 from vlmrl.benchmark_rules import letters
+from vlmrl.benchmarking.scorers import SCORERS
+from vlmrl.schema import Frame, Sample, Truth
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -48,6 +51,22 @@ def lmms_sound_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return bool(theirs), letters.mmau_letter(reply.strip(), list(offered)) == right
 
     yield "air_bench letter", air_bench
+    scored = "mmau_process_results"
+    sound = lift(tasks / "mmau/utils.py", scored, parse, "letter_to_ans", random=_NoDraw, json=json)
+    known = sound["letter_to_ans"]
+    sound["letter_to_ans"] = lambda letter, texts: known(letter, texts) if letter else ""
+
+    def mmau(draw: random.Random) -> tuple[Any, Any]:
+        listed = draw.choices(("Cat", "cat ", "a red dog", "A Red dog", "12%", "B"), k=4)
+        right = draw.choice(listed)
+        reply = _near(draw, dict(zip("ABCD", listed, strict=True)))
+        row = {"choices": json.dumps(listed), "answer": right, "task": ""}
+        theirs = sound[scored](row, [reply])["accuracy"]["overall"]
+        letter = "ABCD"[listed.index(right)]
+        sample = Sample("", "", ("?",), Truth(choice=letter, options=tuple(listed)))
+        return theirs, SCORERS["letter_mmau"](reply, sample, Frame()).value
+
+    yield "mmau row", mmau
 
 
 def _near(draw: random.Random, offered: dict[str, str]) -> str:

@@ -120,13 +120,15 @@ def _open(tasks: Path) -> Iterator[tuple[str, Rule]]:
     yield "mmmu_open", mmmu_open
     words = ("EN_YES", "EN_NO", "ZH_YES", "ZH_NO", "ZH_PUNCTUATION")
     plain = ("normalize_answer", "_normalize_medical_aliases", "_normalize_yes_no")
-    slake = lift(tasks / "slake/utils.py", *words, *plain)["normalize_answer"]
+    lifted = lift(tasks / "slake/utils.py", *words, *plain)
+    slake = lifted["normalize_answer"]
+    wide = (*lifted["ZH_YES"], *lifted["ZH_NO"], *lifted["ZH_PUNCTUATION"])
 
     def slake_same(draw: random.Random) -> tuple[Any, Any]:
         right = draw.choice(("Yes", "No", "x-ray", "Lung, Heart", "true"))
-        said = draw.choice(
-            (any_answer(draw), right.lower() + ".", f"{right} (left)", "X Ray", "yep")
-        )
+        words = draw.choices((*wide, "yes", "Lung", "heart", " "), k=draw.randint(1, 4))
+        near = (f"{right} (left)", f"{right}\uff08left\uff09\u3002", "X Ray", "yep")
+        said = draw.choice((any_answer(draw), right.lower() + ".", *near, "".join(words)))
         return slake(said) == slake(right), open_answers.slake(said, right)
 
     yield "slake", slake_same

@@ -305,14 +305,15 @@ def mathvista_right(
 def slake(answer: str, right: str) -> bool:
     """Return whether an answer is right as lmms-eval judges SLAKE (tasks/slake/utils.py).
 
-    Lower case; no brackets with what is in them, no punctuation; synonyms of yes and no. The rule for
-    its English questions: full-width marks and Chinese synonyms are left as they are.
+    Lower case; no brackets with what is in them, no punctuation, also of the full width; synonyms of
+    yes and no, also Chinese ones.
     """
     return _slake_plain(answer) == _slake_plain(right)
 
 
 def _slake_plain(plain: str) -> str:
     plain = re.sub(r"\([^)]*\)", " ", plain.strip().lower())
+    plain = re.sub("\uff08[^\uff09]*\uff09", " ", plain)
     plain = plain.translate(_MARKS)
     plain = " ".join(plain.split())
     plain = "xray" if plain == "x ray" else plain
@@ -341,8 +342,18 @@ _NUMBERS = tuple(
         r"-?(?:\d+\.\d+|\.\d+|\d+\b)(?![eE][+-]?\d+)(?![,\d])",
     )
 )
-_MARKS = str.maketrans(dict.fromkeys(string.punctuation, " "))
-_YES, _NO = ("yes", "yeah", "yep", "true"), ("no", "nope", "false")
+_WIDE = "".join(chr(ord(mark) + 0xFEE0) for mark in string.punctuation if mark != ".")
+_CHINESE = "\u3001\u3002\u300a\u300b\u3010\u3011\uff61"
+_MARKS = str.maketrans(dict.fromkeys(string.punctuation + _WIDE + _CHINESE, " "))
+_YES = (
+    "yes", "yeah", "yep", "true", "\u662f", "\u662f\u7684", "\u6709", "\u5305\u542b",
+    "\u53ef\u4ee5", "\u80fd", "\u4f1a", "\u6b63\u5e38",
+)  # fmt: skip
+_NO = (
+    "no", "nope", "false", "\u5426", "\u4e0d\u662f", "\u6ca1\u6709", "\u65e0",
+    "\u4e0d\u5305\u542b", "\u4e0d\u80fd", "\u4e0d\u4f1a", "\u4e0d\u53ef\u4ee5",
+    "\u4e0d\u6b63\u5e38", "\u5f02\u5e38",
+)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------

@@ -98,6 +98,17 @@ def _mmau(read: Callable[[str], str]) -> Scorer:
     return score
 
 
+def _mmau_letter(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMAU's letter by its text, which another option may have as well but for case.
+
+    The harness draws one of four letters, whatever the options, if it finds none.
+    """
+    plain = {letter: text.strip().lower() for letter, text in texts(sample).items()}
+    right = [letter for letter in "ABCD" if plain.get(letter) == plain[right_letter(sample)]]
+    reading = letters.mmau_letter(answer, "ABCD")
+    return Score(float(reading in right), reading is not None, reading or "", len(right) / 4)
+
+
 def _first_span(
     read: Callable[[str], Span | None], overlap: Callable[[Span, Span], float]
 ) -> Scorer:
@@ -142,10 +153,7 @@ SCORERS: dict[str, Scorer] = {
     "letter_mvbench": _mvbench,
     "letter_long_video": letter_scorer(lambda a, s: letters.long_video_letter(a)),
     "letter_perception": letter_scorer(lambda a, s: letters.perception_letter(a)),
-    # Draws one of four letters, whatever the options, if it finds none.
-    "letter_mmau": lambda a, s, _: word_score(
-        letters.mmau_letter(a, "ABCD"), right_letter(s), 0.25
-    ),
+    "letter_mmau": _mmau_letter,
     "letter_omni": letter_scorer(lambda a, s: letters.omni_letter(a, "ABCD")),
     "letter_worldsense": letter_scorer(lambda a, s: letters.worldsense_letter(a, texts(s)) or "A"),
     "letter_daily_omni": lambda a, s, _: word_score(a.strip().upper(), right_letter(s)),
