@@ -99,3 +99,29 @@ def inputs_gradient(inputs) -> torch.Tensor:
 def test_an_unknown_correction_is_refused():
     with pytest.raises(UserError, match="correction"):
         recipe_of("grpo", correction="none")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"importance_floor": 3.0}, "expected importance_floor in"),
+        ({"importance_floor": -0.1}, "expected importance_floor in"),
+        ({"correction": "one_sided", "importance_floor": 0.5}, "importance_floor 0"),
+        ({"correction": "one_sided", "correction_level": "sequence"}, "correction_level recipe"),
+        ({"off_policy_threshold": -1.0}, "off_policy_threshold of at least 0"),
+    ],
+)
+def test_bounds_and_levels_that_make_no_sense_are_refused(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        recipe_of("grpo", **options)
+
+
+def test_bad_completions_far_from_the_policy_that_sampled_them_have_no_loss():
+    new = torch.full((4, 3), -1.0, requires_grad=True)
+    sampling = new.detach() + torch.tensor([[0.5], [0.5], [0.1], [-0.9]])
+    given = torch.tensor([[1.0], [-1.0], [-1.0], [-1.0]])
+    inputs = inputs_of(new, given, sampling=sampling)
+    out = recipe_of("grpo", off_policy_threshold=0.3).loss(inputs)
+    out.loss.backward()
+    assert new.grad.any(1).tolist() == [True, False, True, True]
+    assert out.metrics["loss/off_policy"].item() == 3

@@ -268,3 +268,124 @@ def test_training_on_uncertain_tokens_equals_trl(share, tmp_path):
     for key, gradient in gradients.items():
         torch.testing.assert_close(ours[key], gradient, atol=1e-5, rtol=0)
     assert max(g.abs().max() for g in gradients.values()) > 1e-2
+
+
+TRUNCATE, MASK = "truncated", "decoupled"
+SAMPLED = [
+    ("grpo", {"correction": TRUNCATE}, {"loss_type": "grpo"}, "token_truncate"),
+    ("grpo", {"correction": MASK, "kl": 0.3}, {"loss_type": "grpo"}, "token_mask"),
+    (
+        "grpo",
+        {"correction": TRUNCATE, "correction_level": "sequence"},
+        {"loss_type": "grpo"},
+        "sequence_truncate",
+    ),
+    (
+        "grpo",
+        {"correction": MASK, "correction_level": "sequence", "off_policy_threshold": 0.02},
+        {"loss_type": "grpo", "off_policy_mask_threshold": 0.02},
+        "sequence_mask",
+    ),
+    (
+        "grpo",
+        {"kl": 0.3, "off_policy_threshold": 0.02, "aggregation": "constant", "scale": "none"},
+        {"loss_type": "dr_grpo", "scale_rewards": "none", "off_policy_mask_threshold": 0.02},
+        "token_truncate",
+    ),
+    (
+        "gspo",
+        {"correction": MASK, "correction_level": "sequence"},
+        {"loss_type": "grpo", **SEQUENCE},
+        "sequence_mask",
+    ),
+    (
+        "gspo",
+        {"correction_level": "token", "aggregation": "token", "off_policy_threshold": 0.02},
+        {"loss_type": "dapo", "off_policy_mask_threshold": 0.02, **SEQUENCE},
+        "token_truncate",
+    ),
+    (
+        "luspo",
+        {"correction_level": "sequence"},
+        {"loss_type": "luspo", **SEQUENCE},
+        "sequence_truncate",
+    ),
+    (
+        "cispo",
+        {"correction": MASK, "correction_level": "sequence"},
+        {"loss_type": "cispo", "epsilon_high": 5.0},
+        "sequence_mask",
+    ),
+    ("vespo", {"correction": TRUNCATE}, {"loss_type": "vespo"}, "token_truncate"),
+    ("vespo", {"correction": MASK}, {"loss_type": "vespo"}, "token_mask"),
+]
+BOUNDS = {"token": (0.85, 1.15), "sequence": (0.7, 1.3)}
+
+
+def sampled_of(trainer, batch):
+    """The batch as TRL makes it of a vLLM whose log-probs are not the trainer's; then the weights move."""
+    real = batch["completion_mask"].bool()
+    noise = torch.Generator().manual_seed(3)
+    said = logprobs_of(trainer, batch).detach()
+    said = said + 0.2 * torch.randn(said.shape, generator=noise)
+
+    def replayed(prompts):
+        prompt_ids, completion_ids, logprobs = (
+            [row[kept].tolist() for row, kept in zip(values, masks, strict=True)]
+            for values, masks in (
+                (batch["prompt_ids"], batch["prompt_mask"].bool()),
+                (batch["completion_ids"], real),
+                (said, real),
+            )
+        )
+        return prompt_ids, completion_ids, None, ["?"] * len(prompts), logprobs, {}, None, []
+
+    trainer._generate, trainer.use_vllm = replayed, True
+    made = trainer._generate_and_score_completions([{"prompt": p} for p in PROMPTS])
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter += 0.03 * torch.randn(parameter.shape, generator=noise)
+    return made
+
+
+@pytest.mark.parametrize(("name", "options", "theirs", "mode"), SAMPLED)
+def test_corrections_of_another_engine_equal_trl(name, options, theirs, mode, tmp_path):
+    floor, cap = BOUNDS[mode.partition("_")[0]]
+    bounds = {"vllm_importance_sampling_clip_min": floor, "vllm_importance_sampling_clip_max": cap}
+    theirs = {**theirs, **bounds, "vllm_importance_sampling_mode": mode}
+    if "kl" in options:
+        theirs["use_bias_correction_kl"] = False
+    trainer, batch = trainer_of(name, theirs, SCORES, tmp_path)
+    batch = sampled_of(trainer, batch)
+    recipe = plugins.build(
+        "algorithm", name, {**options, "importance_cap": cap, "importance_floor": floor}
+    )
+    mask, weight = batch["completion_mask"].bool(), batch["importance_sampling_ratio"]
+    new, old = logprobs_of(trainer, batch), batch["old_per_token_logps"]
+    ref = old + 0.5 * torch.randn(old.shape, generator=torch.Generator().manual_seed(4))
+    bounded = (weight == 0) | (weight == floor) | (weight == cap)
+    assert 0 < bounded.float().mean() < 1, "the bounds must act somewhere, but not everywhere"
+    output = recipe.loss(
+        LossInputs(
+            new=new,
+            old=old,
+            sampling=batch["sampling_per_token_logps"],
+            ref=ref if recipe.kl else None,
+            advantages=our_advantages(recipe, SCORES).view(-1, 1),
+            mask=mask,
+            weights=torch.ones(len(SCORES)),
+            num_tokens=int(mask.sum()),
+            num_rollouts=len(SCORES),
+            max_tokens=MAX_TOKENS,
+        )
+    )
+    ours = gradients_of(trainer, output.loss)
+    trainer.beta = recipe.kl
+    expected = trainer.compute_loss(trainer.model, {**batch, "ref_per_token_logps": ref})
+    gradients = gradients_of(trainer, expected)
+    torch.testing.assert_close(output.loss, expected, atol=1e-6, rtol=0)
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(ours[key], gradient, atol=1e-6, rtol=1e-6)
+    assert max(g.abs().max() for g in gradients.values()) > 1e-2
+    if recipe.off_policy_threshold is not None:
+        assert 0 < output.metrics["loss/off_policy"] < mask.sum()

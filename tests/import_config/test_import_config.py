@@ -117,6 +117,17 @@ def test_settings_of_trl(tmp_path: Path) -> None:
     assert not notes["logging_steps"].keys
 
 
+def test_corrections_of_trl(tmp_path: Path) -> None:
+    sampled = (
+        "vllm_importance_sampling_mode: sequence_mask\nvllm_importance_sampling_clip_max: 3.0\n"
+    )
+    text = f"{TRL}{sampled}vllm_importance_sampling_clip_min: 0.5\noff_policy_mask_threshold: 0.4\n"
+    config, *_ = imported(tmp_path, "run.yaml", text)
+    options = {"correction": "decoupled", "correction_level": "sequence", "importance_cap": 3.0}
+    options |= {"importance_floor": 0.5, "off_policy_threshold": 0.4, "scale": "none"}
+    assert config.algorithm.options == options
+
+
 def test_a_script_of_vlm_r1(tmp_path: Path) -> None:
     config, _, trainer = imported(tmp_path, "run.sh", VLM_R1)
     assert trainer == "vlm-r1"

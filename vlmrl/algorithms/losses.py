@@ -184,25 +184,41 @@ def reinforce(new: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     return -advantages * new
 
 
-def truncated_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
-    """Compute the bounded weight min(exp(log_weight), cap), without gradient.
+def truncated_importance(log_weight: torch.Tensor, cap: float, floor: float = 0.0) -> torch.Tensor:
+    """Compute the bounded weight min(max(exp(log_weight), floor), cap), without gradient.
 
     Corrects for an engine whose log-probs are not the trainer's: `log_weight` is the log of
     old / sampling probability, per token or per completion. Source: Yao et al. 2025, "Your
     efficient RL framework secretly brings you off-policy RL training".
     """
-    return log_weight.detach().exp().clamp(max=cap)
+    return log_weight.detach().exp().clamp(min=floor, max=cap)
 
 
-def filtered_importance(log_weight: torch.Tensor, cap: float) -> torch.Tensor:
-    """Compute the weight exp(log_weight) where it is at most `cap`, else 0; without gradient.
+def filtered_importance(log_weight: torch.Tensor, cap: float, floor: float = 0.0) -> torch.Tensor:
+    """Compute the weight exp(log_weight) where it is in [floor, cap], else 0; without gradient.
 
     The weight of the decoupled objective, `log_weight` as above with the trainer's policy at the
     start of the step as the old, "proximal" one: Fu et al. 2025 (AReaL), arXiv 2505.24298, section 5.
     The paper has no cap; its code leaves out what exceeds one.
     """
     weight = log_weight.detach().exp()
-    return torch.where(weight <= cap, weight, 0.0)
+    return torch.where((weight >= floor) & (weight <= cap), weight, 0.0)
+
+
+def off_policy(
+    new: torch.Tensor,
+    sampling: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    threshold: float,
+) -> torch.Tensor:
+    """Return which tokens are left out, bool [B, T] or [B, 1] as the advantages: worse than the baseline,
+    in a completion whose mean of log sampling - log new exceeds the threshold.
+
+    Source: DeepSeek-AI 2025, "DeepSeek-V3.2", arXiv 2512.02556, eq. 9.
+    """
+    gap = mean_log_ratio(sampling, new.detach(), mask)
+    return (advantages < 0) & (gap > threshold)
 
 
 def one_sided(

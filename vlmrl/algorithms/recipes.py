@@ -76,8 +76,16 @@ class Recipe:
     decoupled (AReaL): times old / sampling, 0 where that exceeds importance_cap. one_sided (AIPO,
     CISPO): in place of the recipe's ratio and clip, min(new / sampling, importance_cap) without
     gradient times A log-prob."""
+    correction_level: Literal["recipe", "token", "sequence"] = "recipe"
+    """What old / sampling is of. recipe: what the recipe's own ratio is of; token: each token; sequence:
+    the whole completion, the product over its tokens, for each of them."""
     importance_cap: float = 2.0
     """Bound of that weight, which is 1 when the engine is exact and its weights are the trainer's."""
+    importance_floor: float = 0.0
+    """Least old / sampling: below it the weight of truncated is this, that of decoupled 0."""
+    off_policy_threshold: float | None = None
+    """Completions with a negative advantage have no policy loss if the mean over their tokens of
+    log sampling - log policy exceeds this (DeepSeek-V3.2, arXiv 2512.02556, eq. 9). None: all have."""
     dynamic_sampling_batches: int = 0
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
 
@@ -86,6 +94,7 @@ class Recipe:
             if getattr(self, name) < 0:
                 raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
         check_positive(self, "importance_cap", "kl_horizon")
+        check_correction(self)
         if self.kl_target is not None and (self.kl_target <= 0 or self.kl == 0):
             raise ValueError(
                 f"expected a positive kl_target and a positive kl to begin with, got {self.kl_target} "
@@ -174,10 +183,22 @@ class Recipe:
     def policy_loss(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the policy's loss per token [B, T], corrected, and metrics per token [B, T] by name."""
         if self.correction == "one_sided":
-            return self.one_sided(inputs)
+            per_token, metrics = self.one_sided(inputs)
+        else:
+            per_token, metrics = self.corrected(inputs)
+        per_token = per_token.expand_as(inputs.new)
+        if self.off_policy_threshold is None:
+            return per_token, metrics
+        far = losses.off_policy(
+            inputs.new, inputs.sampling, inputs.advantages, inputs.mask, self.off_policy_threshold
+        )
+        share = far.float().expand_as(inputs.new)
+        return per_token.masked_fill(far, 0.0), {**metrics, "loss/off_policy": share}
+
+    def corrected(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return `surrogate` with its loss, [B, T] or [B, 1], times the weight of `correction`."""
         per_token, metrics = self.surrogate(inputs)
-        weight = self.importance(self.log_mismatch(inputs))
-        return (per_token * weight).expand_as(inputs.new), metrics
+        return per_token * self.importance(self.mismatch(inputs)), metrics
 
     def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         """Return the loss [B, T] or [B, 1] before `correction`, and metrics per token [B, T] by name."""
@@ -195,8 +216,16 @@ class Recipe:
         return losses.log_ratio(new, old, mask)
 
     def log_mismatch(self, inputs: LossInputs) -> torch.Tensor:
-        """Return the log of old / sampling probability that `correction` weighs by, [B, T] or [B, 1]."""
+        """Return the log of old / sampling probability of what the recipe's ratio is of, [B, T] or [B, 1]."""
         return self.log_ratio(inputs.old, inputs.sampling, inputs.mask)
+
+    def mismatch(self, inputs: LossInputs) -> torch.Tensor:
+        """Return the log of old / sampling probability that `correction` weighs by, [B, T] or [B, 1]."""
+        if self.correction_level == "recipe":
+            return self.log_mismatch(inputs)
+        whole = self.correction_level == "sequence"
+        log_ratio = losses.sequence_log_ratio if whole else losses.log_ratio
+        return log_ratio(inputs.old, inputs.sampling, inputs.mask)
 
     def logprobs(self, inputs: LossInputs) -> torch.Tensor:
         """Return the log-probs that the advantage multiplies: of tokens [B, T], or of completions [B, 1]."""
@@ -204,9 +233,10 @@ class Recipe:
 
     def importance(self, log_weight: torch.Tensor) -> torch.Tensor:
         """Return the weight of the loss for log(old / sampling probability), without gradient."""
+        bounds = self.importance_cap, self.importance_floor
         if self.correction == "decoupled":
-            return losses.filtered_importance(log_weight, self.importance_cap)
-        return losses.truncated_importance(log_weight, self.importance_cap)
+            return losses.filtered_importance(log_weight, *bounds)
+        return losses.truncated_importance(log_weight, *bounds)
 
     def divergence(self, inputs: LossInputs) -> torch.Tensor:
         """Return the divergence from the reference per token, [B, T], without its weight.
@@ -265,6 +295,25 @@ def check_positive(recipe: Recipe, *names: str) -> None:
     for name in names:
         if getattr(recipe, name) <= 0:
             raise ValueError(f"expected a positive {name}, got {getattr(recipe, name)}")
+
+
+def check_correction(recipe: Recipe) -> None:
+    """Refuse bounds of the correction that make no sense, and options that `one_sided` does not read.
+
+    Raises:
+        ValueError: names the field and what was found.
+    """
+    floor, cap = recipe.importance_floor, recipe.importance_cap
+    if not 0 <= floor <= cap:
+        raise ValueError(f"expected importance_floor in [0, importance_cap {cap}], got {floor}")
+    if recipe.correction == "one_sided" and (floor or recipe.correction_level != "recipe"):
+        raise ValueError(
+            "expected importance_floor 0 and correction_level recipe with correction one_sided, got "
+            f"{floor} and {recipe.correction_level}"
+        )
+    far = recipe.off_policy_threshold
+    if far is not None and far < 0:
+        raise ValueError(f"expected off_policy_threshold of at least 0, got {far}")
 
 
 def check_clip_range(clip_low: float, clip_high: float) -> None:

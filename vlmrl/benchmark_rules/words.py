@@ -345,15 +345,13 @@ _NUMBERS = tuple(
 _WIDE = "".join(chr(ord(mark) + 0xFEE0) for mark in string.punctuation if mark != ".")
 _CHINESE = "\u3001\u3002\u300a\u300b\u3010\u3011\uff61"
 _MARKS = str.maketrans(dict.fromkeys(string.punctuation + _WIDE + _CHINESE, " "))
-_YES = (
-    "yes", "yeah", "yep", "true", "\u662f", "\u662f\u7684", "\u6709", "\u5305\u542b",
-    "\u53ef\u4ee5", "\u80fd", "\u4f1a", "\u6b63\u5e38",
-)  # fmt: skip
-_NO = (
-    "no", "nope", "false", "\u5426", "\u4e0d\u662f", "\u6ca1\u6709", "\u65e0",
-    "\u4e0d\u5305\u542b", "\u4e0d\u80fd", "\u4e0d\u4f1a", "\u4e0d\u53ef\u4ee5",
-    "\u4e0d\u6b63\u5e38", "\u5f02\u5e38",
-)  # fmt: skip
+_YES = {"yes", "yeah", "yep", "true"}.union(
+    "\u662f \u662f\u7684 \u6709 \u5305\u542b \u53ef\u4ee5 \u80fd \u4f1a \u6b63\u5e38".split()
+)
+_NO = {"no", "nope", "false"}.union(
+    "\u5426 \u4e0d\u662f \u6ca1\u6709 \u65e0 \u4e0d\u5305\u542b \u4e0d\u80fd".split(),
+    "\u4e0d\u4f1a \u4e0d\u53ef\u4ee5 \u4e0d\u6b63\u5e38 \u5f02\u5e38".split(),
+)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -164,6 +164,13 @@ def _lora(value: object) -> tuple[dict[str, Any], str]:
     return ({"model.lora.towers": ["language"]}, "") if value in (True, "lora") else ({}, "")
 
 
+def _correction(mode: object) -> tuple[dict[str, Any], str]:
+    level, _, bound = str(mode).partition("_")
+    how = {"truncate": "truncated", "mask": "decoupled"}.get(bound)
+    keys = {OPTIONS + "correction": how, OPTIONS + "correction_level": level}
+    return (keys, "") if how else ({}, f"not known: {mode}")
+
+
 def _vision(value: object) -> list[str] | None:
     return ["vision"] if value in (True, "True", "true") else None
 
@@ -190,6 +197,11 @@ HF_RULES: Rules = {
     "importance_sampling_level": to(
         "algorithm.name", {"sequence": "gspo", "sequence_token": "gspo_token"}.get
     ),
+    "off_policy_mask_threshold": to(OPTIONS + "off_policy_threshold"),
+    "vllm_importance_sampling_mode": _correction,
+    "vllm_importance_sampling_clip_max": to(OPTIONS + "importance_cap"),
+    "vllm_importance_sampling_cap": to(OPTIONS + "importance_cap"),
+    "vllm_importance_sampling_clip_min": to(OPTIONS + "importance_floor"),
     "advantage_estimator": to("algorithm.name", ADVANTAGES.get),
     "scale_rewards": to(
         OPTIONS + "scale",

@@ -2,7 +2,8 @@
 
 Source: "Variational Sequence-Level Soft Policy Optimization", arXiv 2602.10693, section 3.4: the weight
 w^k exp(k' (1 - w)) of the ratio w, with (k, k') = (2, 3) where the advantage is positive and (3, 2)
-elsewhere. Differs: `correction` is a factor, as in all recipes; the paper multiplies it into w.
+elsewhere. `correction` is no factor of the loss, as in other recipes, but of w: the product over tokens
+of their weights, as in TRL.
 """
 
 from __future__ import annotations
@@ -36,14 +37,23 @@ class Vespo(Recipe):
     decay_bad: float = 2.0
     """Decay with the ratio where the advantage is negative."""
 
+    def corrected(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return `surrogate`, in whose ratio the correction is."""
+        return self.surrogate(inputs)
+
     def surrogate(self, inputs: LossInputs) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-        """Return -weight A log-prob per token, [B, T], the completion's weight without gradient."""
+        """Return -weight A log-prob per token, [B, T], the completion's weight without gradient.
+
+        The weight is that of new / sampling probability, old / sampling bounded by `correction`.
+        """
+        correction = self.importance(self.mismatch(inputs)).log().clamp(min=math.log(LOWEST))
+        if self.correction_level != "sequence":
+            correction = torch.where(inputs.mask, correction, 0.0).sum(-1, keepdim=True)
         log_ratio = surrogates.sequence_log_ratio(inputs.new, inputs.old, inputs.mask).detach()
-        log_ratio = log_ratio.clamp(min=math.log(LOWEST))
+        bounded = (log_ratio + correction).clamp(math.log(LOWEST), surrogates.LOG_BOUND)
         good = inputs.advantages >= 0
         power = torch.where(good, self.power_good, self.power_bad)
         decay = torch.where(good, self.decay_good, self.decay_bad)
-        weight = (decay + power * log_ratio - decay * log_ratio.exp()).exp()
+        weight = (decay + power * bounded - decay * bounded.exp()).exp()
         losses = surrogates.reinforce(inputs.new, inputs.advantages) * weight
-        metrics = {"loss/ratio": log_ratio.exp().expand_as(inputs.new)}
-        return losses, metrics
+        return losses, {"loss/ratio": log_ratio.exp().expand_as(inputs.new)}
