@@ -283,6 +283,11 @@ def test_every_spelling_of_a_picture_is_understood(folder: Path) -> None:
         np.testing.assert_array_equal(picture, quarters())
 
 
+def test_a_reference_selects_a_part_of_a_video(tmp_path: Path) -> None:
+    part = reference({"path": "a.mp4", "start": 2.5, "end": 4.0}, tmp_path, "video")
+    assert part == Media("video", path=str(tmp_path / "a.mp4"), start=2.5, end=4.0)
+
+
 @pytest.mark.parametrize("value", [None, "", 3, {"bytes": None, "path": None}, ["a.png"]])
 def test_what_is_no_picture_reference_is_refused(value: Any) -> None:
     with pytest.raises(UserError, match="expected a path"):

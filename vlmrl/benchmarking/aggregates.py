@@ -525,6 +525,11 @@ def _recall_at(threshold: float) -> Aggregate:
     return _mean(lambda rows: (rows.scores >= threshold).astype(float))
 
 
+def _recall_above(threshold: float) -> Aggregate:
+    """Make the share of rows above a threshold, as Time-R1 counts."""
+    return _mean(lambda rows: (rows.scores > threshold).astype(float))
+
+
 def _part(name: str, threshold: float | None = None) -> Aggregate:
     """Make the mean of a part, 0 where there is no answer, or the share of rows that reach a threshold."""
 
@@ -582,8 +587,11 @@ PARTS: dict[str, Aggregate] = {
     "iou": _part("iou"),
     "iou_at_0.3": _part("iou", 0.3),
     "iou_at_0.5": _part("iou", 0.5),
+    "moment_ap": _part("precision"),
+    "moment_ap_at_0.5": _part("precision_at_0.5"),
+    "moment_ap_at_0.75": _part("precision_at_0.75"),
 }
-"""Aggregates of parts of a grounded answer: its choice, IoP and IoU."""
+"""Aggregates of parts of a grounded answer: its choice, IoP, IoU, and the precision of its moments."""
 
 CORRELATIONS: dict[str, Aggregate | Weighted] = {
     "plcc": Aggregate(lambda rows: moments(rows.details), pearson),
@@ -604,6 +612,9 @@ AGGREGATES: dict[str, Aggregate | Weighted] = {
     "recall_at_0.3": _recall_at(0.3),
     "recall_at_0.5": _recall_at(0.5),
     "recall_at_0.7": _recall_at(0.7),
+    "recall_above_0.3": _recall_above(0.3),
+    "recall_above_0.5": _recall_above(0.5),
+    "recall_above_0.7": _recall_above(0.7),
     "box_f1": Aggregate(_box_columns, lambda sums: _f1(sums, empty=1.0)),
     "misses": Aggregate(_box_columns, lambda sums: 1 - _ratio(sums[..., [0, 2]])),
     "extras": Aggregate(_box_columns, _extras),

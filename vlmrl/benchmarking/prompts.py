@@ -39,6 +39,14 @@ VIDEOCHAT_GROUND = (
     '"start time to end time" within the <answer> </answer> tags. For example: "12.54 to 17.83".'
 )
 """VideoChat-R1's temporal grounding."""
+TIME_R1_GROUND = (
+    'To accurately pinpoint the event "{sentence}" in the video, determine the precise time period of '
+    "the event.\n\nOutput your thought process within the <think> </think> tags, including analysis with "
+    "either specific time ranges (xx.xx to xx.xx) in <timestep> </timestep> tags.\n\nThen, provide the "
+    'start and end times (in seconds, precise to two decimal places) in the format "start time to end '
+    'time" within the <answer> </answer> tags. For example: "12.54 to 17.83".'
+)
+"""Time-R1's temporal grounding (src/vllm_inference/data/config.py at 7f2b594)."""
 VIDEOCHAT_GQA = (
     'Answer the question: "{question}" according to the content of the video. Select the answer from '
     ":{listed}.\n\n"

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,13 +90,15 @@ def reference(value: object, folder: str | Path = "", kind: MediaKind = "image")
 
     `value` is a path (a relative one starts from `folder`), an http(s) URL, a `data:` URI, base64
     text of a PNG, JPEG, GIF, WebP, WAV, FLAC or Ogg file, bytes, a Hugging Face
-    `{"bytes": ..., "path": ...}`, or a PIL image.
+    `{"bytes": ..., "path": ...}`, or a PIL image. Beside `path` or `bytes`, `start` and `end` (seconds)
+    select a part of a video or audio.
 
     Raises:
         UserError: it is none of these.
     """
     if isinstance(value, Mapping):
-        value = value.get("bytes") or value.get("path")
+        whole = reference(value.get("bytes") or value.get("path"), folder, kind)
+        return replace(whole, start=value.get("start"), end=value.get("end"))
     if isinstance(value, bytes):
         return Media(kind, data=value)
     if isinstance(value, str) and value:
