@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
 from documents_rules import lmms_document_rules, vlmeval_document_rules
-from moment_rules import lmms_moment_rules
+from moment_rules import lmms_moment_rules, own_moment_rules
 from science_rules import science_rules
 from sounds_rules import lmms_sound_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
@@ -295,6 +295,7 @@ def main() -> None:
         *science_rules(asked.lmms_eval, asked.vlmeval),
         *vlmeval_document_rules(asked.vlmeval),
         *own_rules(asked.own),
+        *own_moment_rules(asked.own),
     ):
         if asked.only not in name:
             continue

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from answers import any_answer, any_options, lift
+import numpy as np
+from answers import any_answer, any_options, any_places, lift
 
 from vlmrl import plugins
-from vlmrl.benchmark_rules import letters
+from vlmrl.benchmark_rules import letters, spans
+from vlmrl.benchmarking.scorers import SCORERS
+from vlmrl.schema import Frame, Sample, Span, Truth
 
+_moments = SCORERS["moments"]
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
@@ -95,6 +100,98 @@ def _motionbench(file: Path) -> Iterator[tuple[str, Rule]]:
         return theirs, [(text, mine["letter"])] if mine["answered"] else []
 
     yield "motionbench prompt", asked
+
+
+def own_moment_rules(root: Path | None) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of papers' own code; `root` holds a checkout of each of `OWN`."""
+    for name, rules in OWN.items():
+        if root is None or not (root / name).exists():
+            print(f"{name}: not compared, there is no checkout of it")
+        else:
+            yield from rules(root / name)
+
+
+def _time_r1(root: Path) -> Iterator[tuple[str, Rule]]:
+    read = lift(root / "evaluate.py", "extract_answer")["extract_answer"]
+    own = lift(root / "src/vllm_inference/eval_all.py", "compute_IoU", "calc_score")
+
+    def time_r1(draw: random.Random) -> tuple[Any, Any]:
+        right = sorted(round(draw.uniform(0, 40), 1) for _ in range(2))
+        right[1] += 1.0
+        answer, span = _timed(draw, [right]), Span(*right)
+        theirs, ours = read(answer, "tg"), spans.videochat_span(answer)
+        if theirs[0] is None or ours is None:
+            return theirs, [None, None] if ours is None else [ours.start, ours.end]
+        iou = float(own["compute_IoU"](theirs, right))
+        counted = own["calc_score"]({"q": iou}, "tvgbench")
+        overlap = spans.videochat_iou(ours, span)
+        above = [100.0 * (overlap > threshold) for threshold in (0.3, 0.5, 0.7)]
+        mine = ([ours.start, ours.end], round(overlap, 12), above)
+        return (theirs, round(iou, 12), [counted[key] for key in (0.3, 0.5, 0.7)]), mine
+
+    yield "time_r1 span", time_r1
+
+
+def _moment_detr(root: Path) -> Iterator[tuple[str, Rule]]:
+    names = ("compute_average_precision_detection", "compute_temporal_iou_batch_cross")
+    names += ("compute_temporal_iou_batch_paired", "interpolated_precision_recall")
+    utils = lift(root / "standalone_eval/utils.py", *names)
+    wrapper = "compute_average_precision_detection_wrapper"
+    metrics = lift(
+        root / "standalone_eval/eval.py",
+        *("compute_mr_r1", "compute_mr_ap", wrapper),
+        **{name: utils[name] for name in names[:3]},
+        defaultdict=defaultdict,
+    )
+
+    def moments(draw: random.Random) -> tuple[Any, Any]:
+        times = sorted(draw.sample(range(0, 151, 2), 2 * draw.choice((1, 1, 2, 3, 5))))
+        right = [[float(a), float(b)] for a, b in zip(times[::2], times[1::2], strict=True)]
+        answer = _timed(draw, right)
+        stated = spans.listed_spans(answer)
+        scored = _moments(answer, Sample("", "", (), Truth(spans=_spans(right))), Frame())
+        if not stated:
+            return False, scored.read
+        windows = [[span.start, span.end, 1.0] for span in stated]
+        rows = (
+            [{"qid": 1, "pred_relevant_windows": windows}],
+            [{"qid": 1, "relevant_windows": right}],
+        )
+        with np.errstate(invalid="ignore"):
+            ap, recall = (
+                metrics["compute_mr_ap"](*rows, num_workers=1),
+                metrics["compute_mr_r1"](*rows),
+            )
+        names = {"average": "precision", "0.5": "precision_at_0.5", "0.75": "precision_at_0.75"}
+        # They round to two digits of a percentage.
+        apart = [abs(ap[key] - 100 * scored.detail[name]) for key, name in names.items()]
+        reached = [100.0 * (scored.value >= threshold) for threshold in (0.5, 0.7)]
+        theirs = [recall["0.5"], recall["0.7"]]
+        return (theirs, True), (reached, max(apart) <= 0.0051)
+
+    yield "moment_detr", moments
+
+
+OWN = {"time-r1": _time_r1, "moment_detr": _moment_detr}
+
+
+def _spans(pairs: list[list[float]]) -> tuple[Span, ...]:
+    return tuple(Span(*pair) for pair in pairs)
+
+
+def _timed(draw: random.Random, right: list[list[float]]) -> str:
+    """Draw a hostile text with times, or a list of spans that are near to the true ones."""
+    if draw.random() < 0.2:
+        return any_places(draw) + draw.choice(("", " 3 to 5", "1.5 and 12. to 7", "\n4.2 to 4.2"))
+    pairs = []
+    for _ in range(draw.choice((1, 1, 2, 3, 12))):
+        start, end = draw.choice(right)
+        start, end = (abs(time + draw.choice((0, 0, draw.uniform(-4, 4)))) for time in (start, end))
+        backwards = draw.random() < 0.1
+        pairs.append((end, start) if backwards else (start, end))
+    texts = [f"{start:.{draw.choice((0, 1, 2))}f} to {end:.2f}" for start, end in pairs]
+    listed = draw.choice((", ", "\n", " and then ")).join(texts)
+    return draw.choice((listed, f"<answer>{listed}</answer>", f"{any_answer(draw)} {listed}"))
 
 
 class _Listed(list[Any]):

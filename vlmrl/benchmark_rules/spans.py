@@ -27,13 +27,18 @@ def tagged(text: str, tag: str) -> str | None:
     return match[1] if match else None
 
 
+def listed_spans(text: str) -> list[Span]:
+    """Return every `12.5 to 17.8` or `12.5 and 17.8` of a text, in order; they may run backwards."""
+    return [Span(float(start), float(end)) for start, end in _SPAN.findall(text)]
+
+
 def videochat_span(text: str) -> Span | None:
     """Return the last `12.5 to 17.8` or `12.5 and 17.8` of a whole completion, be it in a thought.
 
-    Source: VideoChat-R1 src_eval/evaluate_grounding.py. The span may run backwards.
+    Source: VideoChat-R1 src_eval/evaluate_grounding.py; Time-R1 evaluate.py. It may run backwards.
     """
-    matches = _SPAN.findall(text)
-    return Span(float(matches[-1][0]), float(matches[-1][1])) if matches else None
+    stated = listed_spans(text)
+    return stated[-1] if stated else None
 
 
 def videochat_iou(span: Span, right: Span) -> float:
@@ -93,6 +98,60 @@ def next_gqa_overlap(span: Span, right: Span) -> tuple[float, float]:
     both = min(right.end, span.end) - max(right.start, span.start)
     length = span.end - span.start
     return both / hull if hull > 0 else 0.0, both / length if length > 0 else 0.0
+
+
+# --------------------------------------------------------------------------------------------------
+# Moments of QVHighlights, of which a query may have several.
+
+
+MAX_MOMENTS = 10
+"""Stated moments that count for the average precision."""
+MOMENT_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
+
+
+def moment_precisions(stated: Sequence[Span], right: Sequence[Span]) -> list[float]:
+    """Return the average precision of one query at each of `MOMENT_THRESHOLDS`.
+
+    Moments are ranked as they are listed. Each takes the free true one that it overlaps most, of equal
+    ones the last.
+
+    Source: moment_detr standalone_eval/utils.py (compute_average_precision_detection).
+
+    Differs from strict: a moment that runs backwards and is as long as a true one hits it.
+    """
+    kept = stated[:MAX_MOMENTS]
+    ranked = [_ranked(span, right) for span in kept]
+    return [_moment_precision(ranked, len(right), threshold) for threshold in MOMENT_THRESHOLDS]
+
+
+def _ranked(span: Span, right: Sequence[Span]) -> list[tuple[float, int]]:
+    """Return the overlap with each true span and its number, by falling overlap; nan comes first."""
+    overlaps = [(_moment_iou(span, other), number) for number, other in enumerate(right)]
+    return sorted(overlaps, key=lambda pair: (math.isnan(pair[0]), pair), reverse=True)
+
+
+def _moment_iou(a: Span, b: Span) -> float:
+    both = max(0.0, min(a.end, b.end) - max(a.start, b.start))
+    union = (a.end - a.start) + (b.end - b.start) - both
+    return both / union if union else math.nan
+
+
+def _moment_precision(
+    ranked: Sequence[Sequence[tuple[float, int]]], count: int, threshold: float
+) -> float:
+    """Return the area under the precision that later ranks do not exceed, over the recall."""
+    free, hits, precisions = set(range(count)), 0, []
+    for rank, overlaps in enumerate(ranked, start=1):
+        # A nan is not below the threshold.
+        taken = next((n for iou, n in overlaps if not iou < threshold and n in free), None)
+        free.discard(-1 if taken is None else taken)
+        hits += taken is not None
+        precisions.append((hits / rank, taken is not None))
+    best = area = 0.0
+    for precision, hit in reversed(precisions):
+        best = max(best, precision)
+        area += best * hit / count
+    return area
 
 
 # --------------------------------------------------------------------------------------------------
