@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from huggingface_hub import constants
 from PIL import Image
 from typer.testing import CliRunner
 
+from helpers.hub import SHA, Hub, hub_server
 from helpers.published import ROWS, write_published
 from vlmrl.benchmarking.fetching import MANIFEST, fetch_benchmark, fetch_config
 from vlmrl.cli.app import app
@@ -26,66 +24,7 @@ from vlmrl.errors import UserError
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 
-SHA = "a" * 40
-
-
-class Hub(ThreadingHTTPServer):
-    """The two calls of the hub's API that a fetch makes, over files in memory."""
-
-    def __init__(self, repository: str, contents: dict[str, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
-        self.repository, self.contents, self.asked = repository, contents, []
-        self.fail_once: set[str] = set()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Answers(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def _answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        hub = self.server
-        path = self.path.partition("?")[0]
-        head = f"/api/datasets/{hub.repository}"
-        if path.startswith(head):
-            siblings = [{"rfilename": n, "size": len(c)} for n, c in hub.contents.items()]
-            tree = [
-                {"type": "file", "path": n, "size": len(c), "oid": hashlib.sha1(c).hexdigest()}
-                for n, c in hub.contents.items()
-            ]
-            info = {
-                "id": hub.repository,
-                "sha": SHA,
-                "siblings": siblings,
-                "tags": ["license:cc-by-4.0"],
-                "private": False,
-            }
-            return self._answer(200, json.dumps(tree if "/tree/" in path else info).encode())
-        name = path.partition(f"/{SHA}/")[2]
-        if not path.startswith(f"/datasets/{hub.repository}/resolve/") or name not in hub.contents:
-            return self._answer(404, b"", X_Error_Code="RepoNotFound")
-        body = hub.contents[name]
-        if self.command == "GET":
-            hub.asked.append(name)
-            if name in hub.fail_once:
-                hub.fail_once.remove(name)
-                return self._answer(404, b"", X_Error_Code="EntryNotFound")
-        etag = hashlib.sha1(body).hexdigest()
-        return self._answer(200, body, ETag=f'"{etag}"', X_Repo_Commit=SHA, Accept_Ranges="bytes")
-
-    do_HEAD = do_GET
+AI2D = "lmms-lab-encoder/ai2d"
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -125,13 +64,8 @@ def published(tmp_path: Path) -> dict[str, bytes]:
 @pytest.fixture
 def hub(published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    server = Hub("lmms-lab-encoder/ai2d", published)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with hub_server({AI2D: published}) as server:
+        yield server
 
 
 def test_a_benchmark_is_fetched_once_unpacked_and_evaluable(hub: Hub, tmp_path: Path) -> None:
@@ -142,7 +76,7 @@ def test_a_benchmark_is_fetched_once_unpacked_and_evaluable(hub: Hub, tmp_path: 
     assert not (home / "media.zip").exists() and not (home / "more.tar.part-aa").exists()
     assert "data/train-00000-of-00001.parquet" not in hub.asked
     manifest = json.loads((home / MANIFEST).read_text())
-    assert manifest["revision"] == SHA and manifest["repository"] == "lmms-lab-encoder/ai2d"
+    assert manifest["revision"] == SHA and manifest["repository"] == AI2D
     assert any("licence" in line for line in said) and any(SHA in line for line in said)
     from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 
@@ -174,17 +108,17 @@ def test_a_folder_of_downloads_works_the_same(published, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt"])
 def test_a_path_that_leads_outside_is_refused(hub: Hub, tmp_path: Path, path: str) -> None:
-    hub.contents = {"media.zip": zipped({path: b"x"})}
+    hub.contents[AI2D] = {"media.zip": zipped({path: b"x"})}
     with pytest.raises(UserError, match="inside"):
         fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=str)
-    hub.contents = {path: b"x"}
+    hub.contents[AI2D] = {path: b"x"}
     with pytest.raises(UserError, match="inside"):
         fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=str)
     assert not (tmp_path / "out.txt").exists()
 
 
 def test_a_broken_archive_names_itself(hub: Hub, tmp_path: Path) -> None:
-    hub.contents["media.zip"] = hub.contents["media.zip"][:40]
+    hub.contents[AI2D]["media.zip"] = hub.contents[AI2D]["media.zip"][:40]
     with pytest.raises(UserError, match=r"media\.zip: cannot be unpacked"):
         fetch_benchmark("ai2d", tmp_path, origin=hub.url, say=str)
 
@@ -213,11 +147,10 @@ def test_a_recipe_is_fetched_as_published_and_its_rows_are_read(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bytes
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.repository = "omlab/VLM-R1"
     names = ("refcoco_train.jsonl", "refcocop_train.jsonl", "refcocog_train.jsonl")
     val = '[{"image": "train2014/a.png", "problem": "the dog", "solution": [1, 1, 30, 30]}]'
     rows = dict.fromkeys(names, REC.encode()) | {"refcoco_val.json": val.encode()}
-    hub.contents = {
+    hub.contents["omlab/VLM-R1"] = {
         "train2014.zip": zipped({"train2014/a.png": image}),
         "rec_jsons_processed.zip": zipped({f"rec_jsons_processed/{n}": r for n, r in rows.items()}),
         "lisa-test.zip": b"not wanted",
@@ -239,13 +172,12 @@ def test_archives_of_a_recipe_are_unpacked_beside_themselves(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.repository = "Video-R1/Video-R1-data"
-    hub.contents = {"Video-R1-260k.json": b"[]", "STAR/b.zip": zipped({"STAR_data/b.mp4": b"b"})}
+    archive = zipped({"STAR_data/b.mp4": b"b"})
+    hub.contents["Video-R1/Video-R1-data"] = {"Video-R1-260k.json": b"[]", "STAR/b.zip": archive}
     fetch_config("recipes/video_r1", load("recipes/video_r1"), origin=hub.url, say=str)
     assert Path("data/video_r1/STAR/STAR_data/b.mp4").read_bytes() == b"b"
-    hub.contents = {"README.md": b"moved"}
+    hub.contents["omlab/VLM-R1"] = {"README.md": b"moved"}
     with pytest.raises(UserError, match="it holds no file that recipes/vlm_r1 wants"):
-        hub.repository = "omlab/VLM-R1"
         fetch_config("recipes/vlm_r1", load("recipes/vlm_r1"), origin=hub.url, say=str)
 
 
