@@ -149,7 +149,7 @@ def _disagree(row: RowScore) -> bool:
 def _drawn_answers(
     source: Source, frames: Mapping[int, Mapping[str, Any]], rows: Sequence[RowScore]
 ) -> list[Any]:
-    """Return what the strict verifier reads in each answer, as typed JSON."""
+    """Return what the strict verifier, or the row's own, reads in each answer, as typed JSON."""
     assert isinstance(source.card, BenchmarkCard)
     reward = source.card.benchmark.strict.reward()
     samples = [source.sample(row.index) for row in rows]
@@ -159,4 +159,4 @@ def _drawn_answers(
     ]
     with Scorer({source.name: [reward]}, ScoringConfig(combine="mean")) as scorer:
         judged = scorer.judge([[completion] for completion in completions], samples, whole=False)
-    return [to_json(group[0].verdicts[reward.verifier].answer) for group in judged]
+    return [to_json(next(iter(group[0].verdicts.values())).answer) for group in judged]
