@@ -15,7 +15,11 @@ class Mathvista(Benchmark):
 
     A judge reads what is no number and no option's text; without it such an answer is wrong here.
 
-    Source: Lu et al. 2023, arXiv 2310.02255; lmms-eval tasks/mathvista.
+    VLMEvalKit reads letters, and numbers only if they are right and not 0; its question is the
+    published `query`.
+
+    Source: Lu et al. 2023, arXiv 2310.02255; lmms-eval tasks/mathvista, VLMEvalKit
+    dataset/utils/mathvista.py.
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/AI4Math/MathVista"
@@ -43,6 +47,14 @@ class Mathvista(Benchmark):
             unit="percent",
             judge="gpt-4o-2024-11-20",
         ),
+        Official(
+            "vlmevalkit@e8e78f0",
+            ask="{query}",
+            max_tokens=2048,
+            scorer="mathvista_vlmeval",
+            unit="percent",
+            judge="gpt-4o-mini",
+        ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})
 
@@ -61,4 +73,4 @@ class Mathvista(Benchmark):
         letter = "ABCDEFGHIJ"[listed.index(right)] if listed else None
         accepted = [right, letter] if letter else [right]
         more = {"hint": hints[kind], "unit_text": unit, "letter": letter, "right": accepted}
-        return {**row, **more, "listed": listed}
+        return {**row, **more, "listed": listed, "stated": right}

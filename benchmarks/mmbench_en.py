@@ -13,9 +13,10 @@ from vlmrl.benchmarking.base import Benchmark, Official, Strict
 class MmbenchEn(Benchmark):
     """MMBench's English dev split; a question counts if all its rotations are right.
 
-    The prompt and scorer are those of the task mmbench_en_dev_static, which asks no judge.
+    lmms-eval's prompt and scorer are those of the task mmbench_en_dev_static, which asks no judge.
+    VLMEvalKit's MMBench_DEV_EN holds the same rotations (dataset/image_mcq.py).
 
-    Source: Liu et al. 2023, arXiv 2307.06281; lmms-eval tasks/mmbench.
+    Source: Liu et al. 2023, arXiv 2307.06281; lmms-eval tasks/mmbench, VLMEvalKit MMBench_DEV_EN.
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MMBench"
@@ -44,6 +45,16 @@ class MmbenchEn(Benchmark):
             by="question_group",
             unit="percent",
         ),
+        Official(
+            "vlmevalkit@e8e78f0",
+            ask="{hint_line}Question: {question}\nOptions:\n{options}\nPlease select the correct "
+            "answer from the options above. \n",
+            max_tokens=2048,
+            scorer="letter_vlmeval",
+            aggregate="all_of_groups",
+            by="question_group",
+            judge="gpt-4o-mini",
+        ),
     )
     strict: ClassVar[Strict] = Strict("choice", {}, aggregate="all_of_groups", by="question_group")
 
@@ -52,5 +63,7 @@ class MmbenchEn(Benchmark):
         listed = [row[letter] for letter in "ABCD" if row.get(letter) not in (None, "", "nan")]
         hint = row.get("hint")
         hinted = f"{hint} " if hint not in (None, "", "nan") else ""
+        hint_line = f"Hint: {hint}\n" if hinted else ""
         group = int(row["index"]) % 1_000_000
-        return {**row, "listed": listed, "hinted": hinted, "question_group": group}
+        more = {"hinted": hinted, "hint_line": hint_line, "question_group": group}
+        return {**row, **more, "listed": listed}

@@ -15,7 +15,10 @@ from vlmrl.benchmarking.rows import texts_of
 class Mmmu(Benchmark):
     """MMMU's validation split; images stand where the question names them.
 
-    Source: Yue et al. 2023, arXiv 2311.16502; lmms-eval tasks/mmmu.
+    VLMEvalKit's MMMU_DEV_VAL prints the dev split beside this one; it offers an open answer as option A
+    beside "Other Answers", so that any answer that says A is right there.
+
+    Source: Yue et al. 2023, arXiv 2311.16502; lmms-eval tasks/mmmu, VLMEvalKit dataset/image_mcq.py.
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-lab-encoder/MMMU"
@@ -44,6 +47,17 @@ class Mmmu(Benchmark):
             interleaved=True,
             unread="expected",
         ),
+        Official(
+            "vlmevalkit@e8e78f0",
+            ask="Question: {question}\nOptions:\n{options}\nPlease select the correct answer from "
+            "the options above. \n",
+            max_tokens=2048,
+            scorer="mmmu_vlmeval",
+            ask_open="Question: {question}\n",
+            interleaved=True,
+            numbered=True,
+            judge="gpt-4o-mini",
+        ),
     )
     strict: ClassVar[Strict] = Strict("exact", {})
 
@@ -53,4 +67,5 @@ class Mmmu(Benchmark):
         images = [row[f"image_{number}"] for number in names]
         listed = texts_of(row, "options") or None
         letter = row["answer"] if listed else None
-        return {**row, "images": images, "listed": listed, "letter": letter}
+        more = {"images": images, "listed": listed, "letter": letter, "stated": row["answer"]}
+        return {**row, **more}

@@ -376,6 +376,37 @@ def vlmeval_letter(answer: str, options: Mapping[str, str]) -> str | None:
     return _only_text(answer, options)
 
 
+def vlmeval_mmmu(answer: str, right: str, options: Mapping[str, str]) -> bool | None:
+    """Return whether an answer is right as VLMEvalKit judges MMMU; None: it asks a judge.
+
+    `right` is the letter, or without `options` the open answer, which VLMEvalKit offers as option A
+    beside "Other Answers" (MMMU_preproc of dataset/utils/multiple_choice.py).
+
+    Differs from strict: any answer that says A is right where the question is open; an open answer
+    that is a single capital letter is itself the letter wanted.
+    """
+    wanted = right if len(right) == 1 and right in string.ascii_uppercase else "A"
+    letter = vlmeval_letter(answer, options or {"A": right, "B": "Other Answers"})
+    return None if letter is None else letter == wanted
+
+
+def vlmeval_mathvista(answer: str, right: str, options: Sequence[str], kind: str) -> bool | None:
+    """Return whether an answer is right as VLMEvalKit judges MathVista; None: it asks a judge.
+
+    `right` is the letter where there are `options`, else the number; `kind` is the type of answer. A
+    whole answer that is the right number is right unless it is 0; all other numbers, texts and lists
+    go to the judge (post_check of dataset/utils/mathvista.py).
+    """
+    if options:
+        letter = vlmeval_letter(answer, dict(zip(string.ascii_uppercase, options, strict=False)))
+        return None if letter is None else letter == right
+    read = {"integer": int, "float": float}.get(kind)
+    try:
+        return True if read and read(answer) == read(right) != 0 else None
+    except ValueError:
+        return None
+
+
 def first_letter(answer: str) -> str:
     """Return the first character in upper case: lmms-eval on SEED-Bench (tasks/seedbench/utils.py).
 

@@ -35,7 +35,8 @@ class Official:
     case), `{options}` (lines `A. text`), `{letters}` (`A, B`) and any column that is mapped to none of
     our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take out of
     the question; `system` is the text of its system turn. `interleaved` puts images where the prompt
-    says `<image 1>`, else they come first. `max_tokens` is its limit. `scorer` names one of
+    says `<image 1>`, else they come first: in their order, or with `numbered` the one of that number.
+    `max_tokens` is its limit. `scorer` names one of
     `vlmrl.benchmarking.scorers`. `aggregate` names one of
     `vlmrl.benchmarking.aggregates`, `by` the column it takes means over. `unread` says what
     an answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
@@ -61,6 +62,7 @@ class Official:
     without: str = ""
     ask_open: str = ""
     interleaved: bool = False
+    numbered: bool = False
     judge: str = ""
     points: bool = False
     template: str = "none"
@@ -223,7 +225,8 @@ class BenchmarkCard(Card):
         asked = _ask(self.official, sample)
         parts: list[str | Media] = [*media, asked]
         if self.official.interleaved and media:
-            parts = list(_interleave(asked, media))
+            interleave = _interleave_by_number if self.official.numbered else _interleave
+            parts = list(interleave(asked, media))
         system = self.official.system or sample.system
         return replace(sample, parts=tuple(parts), template=self.official.template, system=system)
 
@@ -309,3 +312,19 @@ def _interleave(asked: str, media: Sequence[Media]) -> Iterator[str | Media]:
             yield texts[number]
         yield medium
     yield texts[-1]
+
+
+def _interleave_by_number(asked: str, media: Sequence[Media]) -> Iterator[str | Media]:
+    """Yield text as it stands, and images where their number is named, as VLMEvalKit does for MMMU.
+
+    An image that is named twice stands twice; without a name in the text all come first.
+    """
+    texts = re.split(r"<image (\d)>", asked)
+    numbers = sorted({*texts[1::2]})
+    if not numbers:
+        yield from media
+    for at, text in enumerate(texts):
+        if at % 2:
+            yield media[numbers.index(text)]
+        elif text:
+            yield text
