@@ -24,8 +24,8 @@ from answers import any_answer, any_options, any_places, lift
 from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules, own_moment_rules
 from science_rules import science_rules
+from screens_rules import lmms_screen_rules, own_screen_rules, vlmeval_screen_rules
 from sounds_rules import lmms_sound_rules
-from screens_rules import vlmeval_screen_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
 
@@ -291,6 +291,7 @@ def main() -> None:
         *lmms_moment_rules(asked.lmms_eval),
         *lmms_document_rules(asked.lmms_eval),
         *lmms_sound_rules(asked.lmms_eval),
+        *lmms_screen_rules(asked.lmms_eval),
         *vlmeval_rules(asked.vlmeval),
         *vlmeval_task_rules(asked.vlmeval),
         *science_rules(asked.lmms_eval, asked.vlmeval),
@@ -298,6 +299,7 @@ def main() -> None:
         *vlmeval_screen_rules(asked.vlmeval),
         *own_rules(asked.own),
         *own_moment_rules(asked.own),
+        *own_screen_rules(asked.own),
     ):
         if asked.only not in name:
             continue

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import io
+import itertools
+import json
+import logging
+import math
+import os
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from answers import OPTIONS, any_answer, any_options, lift
+import numpy as np
+from answers import OPTIONS, any_answer, any_options, any_places, lift
 
-from vlmrl.benchmark_rules import letters
+from vlmrl.benchmark_rules import letters, screens
+from vlmrl.benchmarking.aggregates import Rows, estimate
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -76,6 +87,345 @@ def _mathvista(root: Path, infer: Callable[..., Any]) -> Rule:
         return theirs, letters.vlmeval_mathvista(said, letter if options else truth, options, kind)
 
     return right
+
+
+def lmms_screen_rules(root: Path) -> Iterator[tuple[str, Rule]]:
+    """Yield the rule of lmms-eval's OSWorld-G: from a random state to (theirs, ours)."""
+    names = (
+        "_NUM_TOKEN",
+        "_token_to_float",
+        "_parse_point",
+        "_to_absolute_point",
+        "_point_in_bbox",
+    )
+    more = ("_point_in_polygon", "osworld_g_process_results")
+    judge = lift(root / "lmms_eval/tasks/osworld_g/utils.py", *names, *more)[more[-1]]
+
+    def hit(draw: random.Random) -> tuple[Any, Any]:
+        kind = draw.choice(("bbox", "polygon", "polygon", "refusal"))
+        count = 4 if kind == "bbox" else draw.choice((4, 6, 7, 8, 10, 2, 0))
+        target = [draw.choice((draw.randint(0, 480), draw.random())) for _ in range(count)]
+        x, y = target[:2] if len(target) > 1 else (3, 4)
+        x, y = round(x + draw.choice((0, 3, -9, 70))), round(y + draw.choice((0, 2, -9, 60)))
+        forms = (
+            f"[{x}, {y}]",
+            f"({x / 640}, {y / 480})",
+            "[-1, -1]",
+            f"x: {x}, y: {y}",
+            "(-3%, 5)",
+        )
+        said = draw.choice((*forms, *forms, any_places(draw), f"<bbox>{any_places(draw)}</bbox>"))
+        row = {"image_size": [640, 480], "box_type": kind, "box_coordinates": target}
+        theirs = judge(row, [said])["osworld_g_acc"]["correct"]
+        return theirs, bool(screens.osworld_hit(said, kind, target, (640, 480)))
+
+    yield "osworld_hit", hit
+
+
+def own_screen_rules(own: Path | None) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of papers' own code: from a random state to (theirs, ours)."""
+    rules: dict[str, tuple[str, Callable[[Path], Rule]]] = {
+        "mmbench_gui_point": ("MMBench-GUI", _mmbench_gui),
+        "ui_vision_point": ("UI-Vision", _ui_vision),
+        "os_atlas_step": ("OS-Atlas", _os_atlas),
+        "odyssey_step": ("GUI-Odyssey", _odyssey),
+        "odyssey scores": ("GUI-Odyssey", _odyssey_scores),
+    }
+    for name, (checkout, make) in rules.items():
+        if own is not None and (own / checkout).is_dir():
+            yield name, make(own / checkout)
+        else:
+            print(f"{name}: not compared, there is no checkout of it")
+
+
+def _mmbench_gui(folder: Path) -> Rule:
+    """Compare the score of a table, which has icons and texts of both levels on every platform."""
+    import pandas
+
+    names = ("parser_response_into_coordinates", "deep_nested")
+    misc = lift(folder / "utils/misc.py", *names, defaultdict=defaultdict)
+    scores = lift(folder / "benchmarks/matrics.py", "level2_calculate_scores")
+    table: list[dict[str, Any]] = []
+    given = {"load": lambda _: _Table(table), "dump": lambda *_: None, "pd": pandas}
+    given |= {"tqdm": lambda some: some, "logger": _Quiet(), "ast": ast}
+    screen = SimpleNamespace(open=lambda _: SimpleNamespace(size=(640, 480)))
+    file = folder / "benchmarks/l2_element_grounding.py"
+    evaluate = lift(file, "evaluate", **{**scores, **misc, **given, "Image": screen})["evaluate"]
+    harness = SimpleNamespace(img_root="", parse_function=misc["parser_response_into_coordinates"])
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        table.clear()
+        hits, by = [], []
+        kinds = itertools.product(("basic", "advanced"), "ab", ("icon", "text"))
+        for level, platform, kind in [*kinds] * draw.randint(1, 2):
+            x, y = draw.randint(0, 500), draw.randint(0, 380)
+            box = [x / 640, y / 480, (x + 120) / 640, (y + 60) / 480]
+            row = {"grounding_type": level, "platform": platform, "data_type": kind, "bbox": box}
+            row |= {"image_path": "", "instruction": "", "app_name": ""}
+            row["prediction"] = _pair(draw, x + 60, y + 30)
+            table.append(row)
+            point = screens.mmbench_gui_point(row["prediction"], (640, 480))
+            inside = point and box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+            hits.append(float(bool(inside)))
+            by.append(level)
+        rows = Rows(np.array(hits), by, [""] * len(by), [""] * len(by))
+        ours = estimate("mean_of_groups", rows, [*map(str, range(len(by)))], resamples=1)[0]
+        theirs = evaluate(harness, "table.xlsx")["Average accuracy"]
+        return round(float(theirs), 9), round(100 * ours, 9)
+
+    return compare
+
+
+def _pair(draw: random.Random, x: int, y: int) -> str:
+    """Draw a click near a place of 640 x 480 pixels in many forms."""
+    x, y = x + draw.randint(-80, 80), y + draw.randint(-40, 40)
+    forms = (
+        f"({x},{y})",
+        f"x: {x}, y={y}",
+        f"({x / 640:.4f}, {y / 480:.4f})",
+        f"[{x} {y}]",
+        f"X={x}; Y={y}",
+        f"+{x} , .5",
+    )
+    return draw.choice((*forms, any_places(draw), any_answer(draw) + f"({x},{y})"))
+
+
+def _ui_vision(folder: Path) -> Rule:
+    models = folder / "eval/grounding/models/qwen25vl.py"
+    names = ("extract_bbox", "pred_2_point", "ground_only_positive")
+    quiet = {"print": lambda *_: None, "json": json, "os": os}
+    told: list[str] = []
+    inputs = _Inputs({"text": ""})
+    processor = _Processor(lambda **_: inputs)
+    processor.apply_chat_template = lambda *_, **__: ""
+    processor.batch_decode = lambda *_, **__: [told[-1] + "<|im_end|>"]
+    model = SimpleNamespace(
+        processor=processor, model=SimpleNamespace(generate=lambda **_: [[0, 1]])
+    )
+    given = {**quiet, "process_vision_info": lambda _: (None, None)}
+    ground = lift(models, *names, **given)["ground_only_positive"]
+    file = folder / "eval/grounding/eval_uivision.py"
+    judge = lift(file, "eval_sample_positive_gt")["eval_sample_positive_gt"]
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        x, y = draw.randint(0, 800), draw.randint(0, 800)
+        box = [x, y, x + draw.randint(1, 200), y + draw.randint(1, 200)]
+        told.append(_qwen_box(draw, *box))
+        sample = {"bbox": [*box], "image_size": [1000, 1000]}
+        theirs = judge(sample, ground(model, "", str(models)))
+        point = screens.ui_vision_point(told[-1])
+        if point is None:
+            return theirs, "wrong_format"
+        a, b, c, d = (number / 1000 for number in box)
+        return theirs, "correct" if a <= point[0] <= c and b <= point[1] <= d else "wrong"
+
+    return compare
+
+
+def _qwen_box(draw: random.Random, *box: int) -> str:
+    """Draw a box near a true one as Qwen writes it, or nearly so."""
+    a, b, c, d = (number + draw.choice((0, 0, 0, 40, -300)) for number in box)
+    listed = f'{{"bbox_2d": [{a}, {b}, {c}, {d}], "label": "x"}}'
+    forms = (
+        f"```json\n[{listed}]\n```",
+        f"```json\n{listed}\n```",
+        f'```json\n[{{"point": 1}}, {listed}]\n```',
+        f"```json\n[{listed},]\n```",
+        f'```json\n{{"bbox_2d": [{a}.5, {b}, {c}]}}\n```',
+        listed,
+        f"<|box_start|>({a},{b}),({c},{d})<|box_end|>",
+        f"no <|box_start|>[1, 2, 3, 4]<|box_end|><|box_start|>[{a}, {b}, {c}, {d}]<|box_end|>",
+        f"({a}, {b})",
+        f"[{a}, {b}, {c}, {d}]",
+    )
+    return draw.choice((*forms, any_places(draw), any_answer(draw)))
+
+
+ACTIONS = (
+    "CLICK <point>[[{x}, {y}]]</point>",
+    "LONG_PRESS <point>[[{x},{y}]]</point>",
+    "TYPE [hello world]",
+    "TYPE [Hello]",
+    "OPEN_APP [Google Chrome]",
+    "SCROLL [UP]",
+    "SCROLL [DOWN]",
+    "PRESS_BACK",
+    "WAIT",
+    "COMPLETE",
+)
+
+
+def _os_atlas(folder: Path) -> Rule:
+    """Compare the counts of one step; the harness stops at an action without a word."""
+    opened: dict[str, str] = {"android_control_test_subsplits.json": "{}"}
+    counts: list[dict[str, int]] = []
+
+    def counting(kind: type) -> dict[str, int]:
+        counts.append(defaultdict(kind))
+        return counts[-1]
+
+    given = {"open": lambda name, *_: io.StringIO(opened[name]), "defaultdict": counting}
+    given |= {"logger": logging.getLogger("os_atlas"), "json": json, "math": math}
+    file = folder / "eval/eval_scripts/android_control/evaluation_unify.py"
+    evaluate = lift(file, "evaluate", "calculate_f1_score", **given)["evaluate"]
+    asked = SimpleNamespace(prediction_file_path="p", ground_truth_file_path="g", split="")
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        x, y = draw.randint(0, 1000), draw.randint(0, 1000)
+        right = draw.choice(ACTIONS).format(x=x, y=y)
+        near = {"x": x + draw.choice((0, 60, 84, 112)), "y": y + draw.choice((0, 112, 84))}
+        said = draw.choice((right, draw.choice(ACTIONS).format(**near), right.lower(), right[:-1]))
+        said = draw.choice(
+            (said, said, right.split()[0] + f" {near['x']} {near['y']}", "TYPE hello")
+        )
+        said = draw.choice((said, said, said + "<|im_end|>", said + "\n", any_answer(draw), ""))
+        mark = draw.choice(("thoughts:\nx\nactions:\n", "actions:\n", "actions:\n", "Actions: "))
+        said = mark + said + draw.choice(("", "", "\nactions:\nWAIT"))
+        image = "a/episode_140_screenshot_0.png"
+        truth = {
+            "image": image,
+            "conversations": [{}, {"value": f"thoughts:\nt\nactions:\n{right}"}],
+        }
+        opened.update(p=json.dumps({"pred": said}), g=json.dumps(truth))
+        counts.clear()
+        try:
+            evaluate(asked)
+        except ZeroDivisionError:  # there is one step alone, of no part of the split
+            pass
+        except IndexError:
+            counts[:] = [defaultdict(int)]
+        theirs = [counts[0][key] for key in ("type_match", "full", "CLICK_all_match")]
+        step = screens.os_atlas_step(said, right) or {"type": False, "step": False}
+        return theirs, [int(step.get(part, False)) for part in ("type", "step", "click")]
+
+    return compare
+
+
+ODYSSEY = ("TYPE: new york", "TYPE: a: b", "SCROLL: UP", "SCROLL: LEFT", "PRESS_HOME", "COMPLETE")
+
+
+def _odyssey_code(folder: Path) -> dict[str, Any]:
+    file = folder / "src/eval_mm/GUIOdyssey_action_matching.py"
+    names = ("levenshtein_distance", "text_matching", "click_matching", "action_matching")
+    matching = lift(file, *names, "TEXT_ANLS_THRESHOLD", "CLICK_COORD_THRESHOLD")
+    own = ("simple_decode", "action_matching_evaluation", "stat_result", "check_SR")
+    given = {**matching, "print": lambda *_: None}
+    return lift(folder / "src/eval_mm/evaluate_GUIOdyssey.py", *own, **given)
+
+
+def _odyssey_case(draw: random.Random) -> tuple[str, str, list[int] | None]:
+    """Draw an answer, the true action, and the box around its place."""
+    x, y = draw.randint(0, 1000), draw.randint(0, 1000)
+    clicks = (f"CLICK: ({x}, {y})", f"LONG_PRESS: ({x}, {y})")
+    right = draw.choice((*clicks, *clicks, *ODYSSEY))
+    box = draw.choice(([x - 20, y - 9, x + 200, y + 9], None, []))
+    near = x + draw.choice((0, 10, 84, 140, 190)), y + draw.choice((0, 5, 112, 113))
+    forms = (
+        "({}, {})",
+        "{}, {}",
+        "[{}, {}]",
+        "({}, {}, 3)",
+        "({}",
+        "{}",
+        "'{}'",
+        "None",
+        "[[{}, {}]]",
+    )
+    place = draw.choice((*forms[:3], *forms)).format(*near)
+    kind = draw.choice((right.split(":")[0], "CLICK", "LONG_PRESS"))
+    texts = ("TYPE: New York", "TYPE: york", "TYPE", "TYPE: new yoke", "TYPE:a", "SCROLL: up")
+    said = draw.choice((right, f"{kind}: {place}", f" {kind}:{place} ", *texts, *ODYSSEY))
+    return draw.choice((said, said, said, any_answer(draw).replace(":", ""), kind)), right, box
+
+
+def _odyssey(folder: Path) -> Rule:
+    code = _odyssey_code(folder)
+    code["stat_result"] = lambda *_: None
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        said, right, box = _odyssey_case(draw)
+        row = {"question": "", "pred": said, "gt": right, "more_info": {"sam2_bbox": box}}
+        (judged,) = code["action_matching_evaluation"]([row])["pred"]
+        theirs = {
+            "type": judged["info"] != "action_fail",
+            "step": judged["is_correct"] == "yes",
+        }
+        return theirs, screens.odyssey_step(said, right, box)
+
+    return compare
+
+
+def _odyssey_scores(folder: Path) -> Rule:
+    """Compare the two numbers of the random split, which the harness rounds to hundredths."""
+    code = _odyssey_code(folder)
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        rows, right, categories, episodes = [], [], [], []
+        for episode in range(12):
+            steps = draw.randint(1, 3)
+            good = draw.random() < 0.5
+            for step in range(steps):
+                said, truth, box = _odyssey_case(draw)
+                said = truth if good else said
+                if not rows:  # a text that is typed, by whose number the harness divides
+                    said, truth = "TYPE: york", "TYPE: new york"
+                more = {"category": f"c{episode % 6}", "step_length": steps, "sam2_bbox": box}
+                row = {"pred": said, "gt": truth, "more_info": more}
+                rows.append({**row, "question": f"<img>/a/{episode}_{step}.png</img>"})
+                right.append(float(screens.odyssey_step(said, truth, box)["step"]))
+                categories.append(f"c{episode % 6}")
+                episodes.append(f"c{episode % 6}/{episode}")
+        theirs = code["action_matching_evaluation"](rows, "micro")["info"]
+        ours = [
+            _estimate(aggregate, right, by)
+            for aggregate, by in (
+                ("mean_of_groups", categories),
+                ("mean_of_groups_of_wholes", episodes),
+            )
+        ]
+        wanted = [theirs["AMS"], theirs["SR"]]
+        return [True, True], [abs(a - 100 * b) < 0.011 for a, b in zip(wanted, ours, strict=True)]
+
+    return compare
+
+
+def _estimate(aggregate: str, scores: Sequence[float], by: Sequence[str]) -> float:
+    rows = Rows(np.array(scores), by, [""] * len(by), [""] * len(by))
+    return estimate(aggregate, rows, [*map(str, range(len(by)))], resamples=1)[0]
+
+
+class _Inputs(dict[str, Any]):
+    """What a processor makes of a prompt."""
+
+    input_ids = ((0,),)
+
+    def to(self, _: str) -> Mapping[str, Any]:
+        return self
+
+
+class _Processor:
+    """A processor that is called, and has methods."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+        self.apply_chat_template: Callable[..., str]
+        self.batch_decode: Callable[..., list[str]]
+
+    def __call__(self, **given: Any) -> Any:
+        return self.call(**given)
+
+
+class _Table:
+    """The few lines of a pandas table that the harness uses."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.iloc = rows
+
+    def __len__(self) -> int:
+        return len(self.iloc)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.iloc[0]
 
 
 class _Quiet:

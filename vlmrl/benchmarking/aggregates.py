@@ -521,6 +521,16 @@ def _mastery(strictly: bool) -> Aggregate:
     return Aggregate(columns, _ratio)
 
 
+def _grouped_whole_columns(rows: Rows) -> Array:
+    """Return for each group its rows' shares of wholes, if all of the whole is right, and the shares.
+
+    `by` is `group/whole`, such as the category and the episode of a step.
+    """
+    whole, share = _whole_columns(rows).T
+    member = _members([name.rpartition("/")[0] for name in rows.by])
+    return np.concatenate([member * whole[:, None], member * share[:, None]], 1)
+
+
 def _recall_at(threshold: float) -> Aggregate:
     return _mean(lambda rows: (rows.scores >= threshold).astype(float))
 
@@ -538,6 +548,16 @@ def _part(name: str, threshold: float | None = None) -> Aggregate:
         return shares if threshold is None else (shares >= threshold).astype(float)
 
     return _mean(share)
+
+
+def _part_where_there(name: str) -> Aggregate:
+    """Make the mean of a part over the rows that have it, as that of clicks of the right type."""
+
+    def columns(rows: Rows) -> Array:
+        parts: list[Mapping[str, float]] = [detail or {} for detail in rows.details]
+        return np.array([(part.get(name, 0.0), float(name in part)) for part in parts], float)
+
+    return Aggregate(columns, _ratio)
 
 
 def _precision(scored: bool, thresholds: slice = slice(None)) -> Pooled:
@@ -590,8 +610,9 @@ PARTS: dict[str, Aggregate] = {
     "moment_ap": _part("precision"),
     "moment_ap_at_0.5": _part("precision_at_0.5"),
     "moment_ap_at_0.75": _part("precision_at_0.75"),
+    "type_match": _part("type"),
 }
-"""Aggregates of parts of a grounded answer: its choice, IoP, IoU, and the precision of its moments."""
+"""Aggregates of parts: choice, IoP, IoU, the precision of moments; and the type of an action."""
 
 CORRELATIONS: dict[str, Aggregate | Weighted] = {
     "plcc": Aggregate(lambda rows: moments(rows.details), pearson),
@@ -606,6 +627,8 @@ AGGREGATES: dict[str, Aggregate | Weighted] = {
     "mean_of_groups_of_parts": Aggregate(_part_columns, _mean_of_parts),
     "f1": Aggregate(_f1_columns, _f1),
     "all_of_groups": Aggregate(_whole_columns, _ratio),
+    "mean_of_groups_of_wholes": Aggregate(_grouped_whole_columns, _mean_of_groups),
+    "click_match": _part_where_there("click"),
     "sum_of_pairs": Aggregate(_pair_columns, _sum_of_pairs),
     "mastery_strict": _mastery(strictly=True),
     "mastery_loose": _mastery(strictly=False),
