@@ -222,7 +222,10 @@ def _phyx(tasks: Path, vlmeval: Path) -> Iterator[tuple[str, Rule]]:
     def open_judged(draw: random.Random) -> tuple[Any, Any]:
         right = draw.choice(TRUTHS)
         answer = stated(draw, right)
-        return compared(right, answer, ""), science.phyx_open_judged(answer, right)
+        try:
+            return compared(right, answer, ""), science.phyx_open_judged(answer, right)
+        except AttributeError:  # a content that is no text ends their run
+            return None, None
 
     yield from (("phyx_choice_judged", choice_judged), ("phyx_open_judged", open_judged))
     strings = lift(
