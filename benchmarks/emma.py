@@ -52,7 +52,6 @@ class Emma(Benchmark):
             template="boxed",
             whole=True,
             judge="gpt-4o",
-            task="emma",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

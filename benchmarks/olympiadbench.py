@@ -61,7 +61,6 @@ class Olympiadbench(Benchmark):
             scorer="olympiad_lmms",
             template="boxed",
             whole=True,
-            task="olympiadbench_boxed",
         ),
     )
     strict: ClassVar[Strict] = Strict("math", {})

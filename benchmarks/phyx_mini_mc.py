@@ -41,14 +41,12 @@ class PhyxMiniMc(Benchmark):
             max_tokens=4096,
             scorer="phyx_choice_judged",
             judge="deepseek-chat",
-            task="phyx_mini_mc",
         ),
         Official(
             "vlmevalkit@e8e78f0",
             ask="{question}",
             max_tokens=2048,
             scorer="phyx_choice",
-            task="PhyX PhyX_mini_MC",
         ),
     )
     strict: ClassVar[Strict] = Strict("choice", {})

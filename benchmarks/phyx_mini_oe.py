@@ -42,14 +42,12 @@ class PhyxMiniOe(Benchmark):
             max_tokens=4096,
             scorer="phyx_open_judged",
             judge="deepseek-chat",
-            task="phyx_mini_oe",
         ),
         Official(
             "vlmevalkit@e8e78f0",
             ask="{question}",
             max_tokens=2048,
             scorer="phyx_open",
-            task="PhyX PhyX_mini_OE",
         ),
     )
     strict: ClassVar[Strict] = Strict("math", {})

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from vlmrl.benchmarking.base import Official
 from vlmrl.benchmarks.phyx_mini_oe import PhyxMiniOe
-
-_LMMS, _VLMEVAL = PhyxMiniOe.officials
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,3 @@ class PhyxOe(PhyxMiniOe):
     split: ClassVar[str] = "phyx_oe"
     count: ClassVar[int] = 3000
     files: ClassVar[tuple[str, ...]] = ("data_llms_eval/PhyX_OE.parquet",)
-    officials: ClassVar[tuple[Official, ...]] = (
-        replace(_LMMS, task="phyx_oe"),
-        replace(_VLMEVAL, task="PhyX PhyX_OE"),
-    )
