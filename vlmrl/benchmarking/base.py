@@ -7,6 +7,7 @@ generation serves both numbers.
 
 from __future__ import annotations
 
+import itertools
 import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ class Official:
     our keys; `ask_open` is its prompt where a row has no options; `without` is a text to take out of
     the question; `system` is the text of its system turn. `interleaved` puts images where the prompt
     says `<image 1>`, else they come first: in their order, or with `numbered` the one of that number.
-    `max_tokens` is its limit. `scorer` names one of
+    `mark` is a text of which each one in the prompt stands for the next image, and images beyond the
+    marks are left out. `max_tokens` is its limit. `scorer` names one of
     `vlmrl.benchmarking.scorers`. `aggregate` names one of
     `vlmrl.benchmarking.aggregates`, `by` the column it takes means over. `unread` says what
     an answer scores in which the rule finds nothing: `wrong`, or `expected` where the harness draws an
@@ -63,6 +65,7 @@ class Official:
     ask_open: str = ""
     interleaved: bool = False
     numbered: bool = False
+    mark: str = ""
     judge: str = ""
     points: bool = False
     template: str = "none"
@@ -227,6 +230,8 @@ class BenchmarkCard(Card):
         if self.official.interleaved and media:
             interleave = _interleave_by_number if self.official.numbered else _interleave
             parts = list(interleave(asked, media))
+        elif self.official.mark:
+            parts = list(_at_marks(asked, self.official.mark, media))
         system = self.official.system or sample.system
         return replace(sample, parts=tuple(parts), template=self.official.template, system=system)
 
@@ -327,4 +332,14 @@ def _interleave_by_number(asked: str, media: Sequence[Media]) -> Iterator[str | 
         if at % 2:
             yield media[numbers.index(text)]
         elif text:
+            yield text
+
+
+def _at_marks(asked: str, mark: str, media: Sequence[Media]) -> Iterator[str | Media]:
+    """Yield the texts between marks as they are, and an image at each mark for which there is one."""
+    left = iter(media)
+    for number, text in enumerate(asked.split(mark)):
+        if number:
+            yield from itertools.islice(left, 1)
+        if text:
             yield text
