@@ -309,7 +309,7 @@ def _robospatial_vlmeval(folder: Path) -> Rule:
         if right:
             return correct, spaces.yes_no_start(answer) == right
         point = spaces.first_scaled_point(answer, *SIZE)
-        inside = point is not None and spaces.in_polygon_or_left_of_it(point, polygon)
+        inside = point is not None and spaces.in_polygon_vlmeval(point, polygon)
         return correct, inside
 
     return compare

@@ -313,10 +313,10 @@ def in_polygon(point: XY, polygon: Sequence[XY]) -> bool:
     return inside
 
 
-def in_polygon_or_left_of_it(point: XY, polygon: Sequence[XY]) -> bool:
+def in_polygon_vlmeval(point: XY, polygon: Sequence[XY]) -> bool:
     """Return whether a point is inside by VLMEvalKit's count of crossings (dataset/robospatialbench.py).
 
-    Points on an edge to the right, and at a lowest corner, fall differently than in `in_polygon`.
+    An upright edge counts wherever the point is beside it, so that a point in a box is outside.
     """
     x, y = point
     inside = False

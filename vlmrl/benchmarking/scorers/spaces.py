@@ -76,7 +76,7 @@ def _robospatial_vlmeval(answer: str, sample: Sample, frame: Frame) -> Score:
     if not sample.truth.masks:
         return _word(spaces.yes_no_start(answer), sample)
     point = spaces.first_scaled_point(answer, frame.width or 1, frame.height or 1)
-    inside = point is not None and spaces.in_polygon_or_left_of_it(point, _polygon(sample))
+    inside = point is not None and spaces.in_polygon_vlmeval(point, _polygon(sample))
     return Score(float(inside), point is not None)
 
 
