@@ -18,18 +18,19 @@ _BACKQUOTED = (
 class MmsiBench(Benchmark):
     """MMSI-Bench's 1,000 questions; the question lists the options, and images come first.
 
-    VLMEvalKit's prompt has a comma behind the last option. Its circular set is another benchmark.
+    VLMEvalKit, whose table has the options apart, puts a comma behind the last one. Its circular set
+    is another benchmark.
 
     Source: Yang et al. 2025, arXiv 2505.23764; lmms-eval tasks/mmsi_bench, VLMEvalKit
-    MMSIBench_wo_circular, whose prompt is rebuilt from the hub's question, which it does not read.
+    MMSIBench_wo_circular.
     """
 
     origin: ClassVar[str] = "https://huggingface.co/datasets/RunsenXu/MMSI-Bench"
     licence: ClassVar[str] = "CC-BY-NC-4.0"
     hub: ClassVar[str] = "RunsenXu/MMSI-Bench"
     checked: ClassVar[str] = (
-        "count, columns, file and licence: README of InternRobotics/MMSI-Bench; split: lmms-eval; "
-        "2026-11"
+        "count, columns, file, licence and how options are listed: InternRobotics/MMSI-Bench; split: "
+        "lmms-eval; 2026-11"
     )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1000
