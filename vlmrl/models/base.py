@@ -73,6 +73,8 @@ class Family:
     """Whether the tokens of an image attend to each other in both directions."""
     refused: ClassVar[Mapping[str, str]] = {}
     """Related model types that cannot be trained -> why."""
+    images_in_tiles: ClassVar[bool] = False
+    """Whether several images of a prompt may be shown in one tile each (`model.several_images`)."""
     hears_videos: ClassVar[bool] = False
     """Whether the model takes the audio of videos."""
     saves_exports: ClassVar[bool] = False
@@ -146,8 +148,16 @@ class Family:
         raise TypeError(f"{type(self).__name__} must define frame")
 
     def image_tokens(self, processor: object, width: int, height: int) -> int:
-        """Count the placeholders of an image of this size in `ids`; UserError if it is refused."""
+        """Count the placeholders of a single image of this size in `ids`; UserError if it is refused."""
         raise TypeError(f"{type(self).__name__} must define image_tokens")
+
+    def images_tokens(self, processor: object, sizes: Sequence[tuple[int, int]]) -> int:
+        """Count the placeholders of all images of a prompt, of these widths and heights."""
+        return sum(self.image_tokens(processor, *size) for size in sizes)
+
+    def unserved_prompt(self, processor: object, images: int) -> str:
+        """Return why vLLM cannot serve a prompt with so many images as we lay it out; empty: it can."""
+        return ""
 
     def media_token_ids(self, processor: object) -> tuple[int, ...]:
         """Return the ids that must never be sampled: a sampled placeholder breaks the next forward."""

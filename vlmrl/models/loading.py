@@ -66,6 +66,10 @@ def load_model(
         assert config.path is not None  # the config allows exactly one of the two
         family, model, processor = _from_checkpoint(config.path, config, as_stored)
     set_pixel_budget(processor, config)
+    if config.several_images is not None:
+        if not family.images_in_tiles:
+            raise UserError("model.several_images: this family shows each image in one way only")
+        processor.image_processor.several_images = config.several_images
     family.adopt(processor, model.config)
     return Loaded(model.eval(), processor, family)
 

@@ -268,6 +268,10 @@ class ModelConfig(Section):
     max_pixels: int | None = Field(None, ge=1)
     """Most pixels of one image; a larger one is shrunk. Absent: the checkpoint's own. Both are saved
     with the model."""
+    several_images: Literal["tile", "grid"] | None = None
+    """How LLaVA-OneVision shows each of several images of a prompt: in one tile, as its authors do, or in a
+    grid of tiles like a single image, the only way of vLLM. Saved with the model. Absent: the checkpoint's
+    own, else tile."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the checkpoint."""
 

@@ -93,6 +93,8 @@ class VllmOptions(Engine):
 
     def require_room(self, policy: ServedPolicy, prompt: Prompt, max_tokens: int) -> None:
         """Refuse a prompt as `Engine.require_room` says; vLLM would cut its completions short."""
+        if why := policy.family.unserved_prompt(policy.processor, len(prompt.images)):
+            raise UserError(f"sample {prompt.sample.id!r}: {why}")
         name, own, limit = prompt.sample.id, len(prompt.encoded.ids), self.length_limit(policy)
         if own + max_tokens > limit:
             raise UserError(

@@ -134,7 +134,7 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
     if not _with_videos(prompt):
         yield from _unlike_processor(policy, prompt)
     if prompt.images:
-        wanted = sum(policy.family.image_tokens(policy.processor, *i.size) for i in prompt.images)
+        wanted = policy.family.images_tokens(policy.processor, [i.size for i in prompt.images])
         places = ours.ids.count(policy.base.config.image_token_id)
         if wanted != places:
             yield f"{places} placeholders for images of {wanted} tokens"

@@ -19,6 +19,7 @@ from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
 from vlmrl.parts.families.tiled_like import SIGLIP_VISION, SiglipFamily
 from vlmrl.schema import Space
+from vlmrl.schema.media import Decoded
 
 IMAGE = "<image>"
 SIDE = 56
@@ -39,8 +40,9 @@ class LlavaOnevision(SiglipFamily):
     """The family of checkpoints of model type `llava_onevision`.
 
     `pixel_values` is [images, tiles, 3, side, side], with zeros after an image's last tile;
-    `image_sizes` is int64 [images, 2], height and width. Each of several images is cut into a grid, as
-    in vLLM and in the HF processor for a flat list; the authors' code makes each a single tile.
+    `image_sizes` is int64 [images, 2], height and width. Each of several images is one tile, padded to a
+    square, as in the authors' code and in the HF processor for a nested list; or, by
+    `model.several_images: grid`, cut into a grid, as in vLLM and in the HF processor for a flat list.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ("llava_onevision",)
@@ -53,6 +55,7 @@ class LlavaOnevision(SiglipFamily):
         "projector": ("model.multi_modal_projector.", "model.image_newline"),
     }
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
+    images_in_tiles: ClassVar[bool] = True
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="LlavaOnevisionForConditionalGeneration",
         config="LlavaOnevisionConfig",
@@ -70,13 +73,15 @@ class LlavaOnevision(SiglipFamily):
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         vision = config.vision_config
         size = {"height": vision.image_size, "width": vision.image_size}
+        images = transformers.LlavaOnevisionImageProcessor(
+            size=size,
+            image_grid_pinpoints=config.image_grid_pinpoints,
+            image_mean=[0.5] * 3,
+            image_std=[0.5] * 3,
+        )
+        images.several_images = "grid"  # a small model is one for every engine
         return transformers.LlavaOnevisionProcessor(
-            image_processor=transformers.LlavaOnevisionImageProcessor(
-                size=size,
-                image_grid_pinpoints=config.image_grid_pinpoints,
-                image_mean=[0.5] * 3,
-                image_std=[0.5] * 3,
-            ),
+            image_processor=images,
             tokenizer=tokenizer,
             video_processor=transformers.LlavaOnevisionVideoProcessor(size=size),
             num_image_tokens=(vision.image_size // vision.patch_size) ** 2,
@@ -95,16 +100,46 @@ class LlavaOnevision(SiglipFamily):
         sizes = processor._get_num_multimodal_tokens(image_sizes=[(height, width)])
         return sizes.num_image_tokens[0]
 
+    def images_tokens(self, processor: Any, sizes: Sequence[tuple[int, int]]) -> int:
+        """Count the placeholders of all images: of one tile and a line break each, or of a grid each."""
+        if len(sizes) > 1 and _in_tiles(processor):
+            return len(sizes) * (processor.num_image_tokens + 1)
+        return super().images_tokens(processor, sizes)
+
+    def unserved_prompt(self, processor: object, images: int) -> str:
+        if images < 2 or not _in_tiles(processor):
+            return ""
+        return "vLLM cuts each of several images into a grid: set model.several_images=grid"
+
+    def _shown(self, processor: Any, media: Sequence[Decoded]) -> list[Any]:
+        # The HF processor makes one tile of each image of a list in a list.
+        return [list(media)] if len(media) > 1 and _in_tiles(processor) else list(media)
+
     def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tokens of all images, H]."""
         tiles = max(t["pixel_values"].shape[1] for t in tensors)
         pixels = torch.cat([_pad_tiles(t["pixel_values"], tiles) for t in tensors])
-        out = model.model.get_image_features(
-            pixel_values=pixels.to(model.device, model.model.vision_tower.dtype),
-            image_sizes=torch.cat([t["image_sizes"] for t in tensors]),
-            return_dict=True,
-        )
-        return torch.cat(out.pooler_output)
+        sizes = torch.cat([t["image_sizes"] for t in tensors])
+        gridded = pixels[:, 1:].flatten(1).any(1)  # a grid has a second tile, and no tile of zeros
+        features: dict[int, torch.Tensor] = {}
+        for in_grid in (True, False):
+            chosen = (gridded == in_grid).nonzero()[:, 0]
+            # transformers takes images of a prompt of several as tiles, so a lone tile goes twice.
+            given = chosen if in_grid or len(chosen) > 1 else chosen.repeat(2)
+            if len(chosen):
+                out = model.model.get_image_features(
+                    pixel_values=pixels[given].to(model.device, model.model.vision_tower.dtype),
+                    image_sizes=sizes[given],
+                    batch_num_images=None if in_grid else [len(given)],
+                    return_dict=True,
+                )
+                features |= dict(zip(chosen.tolist(), out.pooler_output, strict=False))
+        return torch.cat([features[index] for index in range(len(pixels))])
+
+
+def _in_tiles(processor: Any) -> bool:
+    """Return whether each of several images is one tile."""
+    return getattr(processor.image_processor, "several_images", "tile") == "tile"
 
 
 def _pad_tiles(pixels: torch.Tensor, tiles: int) -> torch.Tensor:

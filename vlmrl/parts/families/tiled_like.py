@@ -72,7 +72,7 @@ class ImageFamily(Family):
         try:
             out = processor(
                 text=[text],
-                images=list(media) or None,
+                images=self._shown(processor, media) or None,
                 add_special_tokens=special,
                 return_tensors="pt",
             )
@@ -82,6 +82,10 @@ class ImageFamily(Family):
         tensors = {key: out[key] for key in self.tensor_names if key in out}
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def _shown(self, processor: Any, media: Sequence[Decoded]) -> list[Any]:
+        """Return the images as the HF processor is to be given them."""
+        return list(media)
 
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""
