@@ -79,7 +79,7 @@ class LlavaOnevision(SiglipFamily):
             image_mean=[0.5] * 3,
             image_std=[0.5] * 3,
         )
-        images.several_images = "grid"  # a small model is one for every engine
+        vars(images)["several_images"] = "grid"  # a small model is one for every engine
         return transformers.LlavaOnevisionProcessor(
             image_processor=images,
             tokenizer=tokenizer,
@@ -125,12 +125,12 @@ class LlavaOnevision(SiglipFamily):
         for in_grid in (True, False):
             chosen = (gridded == in_grid).nonzero()[:, 0]
             # transformers takes images of a prompt of several as tiles, so a lone tile goes twice.
-            given = chosen if in_grid or len(chosen) > 1 else chosen.repeat(2)
+            taken = chosen if in_grid or len(chosen) > 1 else chosen.repeat(2)
             if len(chosen):
                 out = model.model.get_image_features(
-                    pixel_values=pixels[given].to(model.device, model.model.vision_tower.dtype),
-                    image_sizes=sizes[given],
-                    batch_num_images=None if in_grid else [len(given)],
+                    pixel_values=pixels[taken].to(model.device, model.model.vision_tower.dtype),
+                    image_sizes=sizes[taken],
+                    batch_num_images=None if in_grid else [len(taken)],
                     return_dict=True,
                 )
                 features |= dict(zip(chosen.tolist(), out.pooler_output, strict=False))
