@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -126,6 +128,8 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
     if CASES.get(name, {}).get("by_video"):
         path.write_text(json.dumps({row["video"]: row for row in rows}))
         return folder / name
+    if path.suffix == ".tsv":
+        return _write_tsv(path, rows, folder / name)
     lines = [json.dumps(row) for row in rows]
     path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
     for number, row in enumerate(rows):
@@ -136,6 +140,26 @@ def write_published(folder: Path, name: str, split: str, rows: Sequence[Mapping[
                     image.parent.mkdir(parents=True, exist_ok=True)
                     image.write_bytes(_png(number))
     return folder / name
+
+
+def _write_tsv(path: Path, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write VLMEvalKit's table: images as base64, several as a list in Python's form."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, rows[0], dialect="excel-tab")
+        table.writeheader()
+        for number, row in enumerate(rows):
+            image = base64.b64encode(_png(number)).decode()
+            table.writerow(
+                {
+                    key: image
+                    if value == "PNG"
+                    else [image for _ in value]
+                    if _images(value)
+                    else value
+                    for key, value in row.items()
+                }
+            )
+    return folder
 
 
 def _write_classes(path: Path, rows: Sequence[Mapping[str, Any]], folder: Path) -> Path:
