@@ -17,7 +17,8 @@ class Muirbench(Benchmark):
     """MuirBench's 2,600 questions of 12 tasks; question and options say by `<image>` where images belong.
 
     lmms-eval puts all images first and leaves the marks in the text; VLMEvalKit puts the images at the
-    marks, and asks a judge where its rule finds no letter. Our own prompt numbers the marks.
+    marks, and asks a judge where its rule finds no letter. Our own prompt numbers the marks. Models to
+    which `<image>` itself stands for an image, such as LLaVA-OneVision, cannot be asked as lmms-eval asks.
 
     Source: Wang et al. 2024, arXiv 2406.09411; lmms-eval tasks/muirbench, VLMEvalKit MUIRBench.
     """

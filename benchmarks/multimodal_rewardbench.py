@@ -23,8 +23,8 @@ class MultimodalRewardbench(Benchmark):
     licence: ClassVar[str] = "CC-BY-NC, and those of its sources"
     hub: ClassVar[str] = "syhuggingface/multimodal_rewardbench"
     checked: ClassVar[str] = (
-        "count: the paper's 5,211 less 500 of Hateful Memes, not confirmed on the hub; columns: lmms-eval; "
-        "licence: README of facebookresearch/multimodal_rewardbench; 2026-11"
+        "count: the paper's 5,211 less Hateful Memes, as others state it, not read off the hub; columns: "
+        "lmms-eval; licence: README of facebookresearch/multimodal_rewardbench; 2026-11"
     )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 4711

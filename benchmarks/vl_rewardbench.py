@@ -19,7 +19,7 @@ _DOMAINS = {
 
 @dataclass(frozen=True)
 class VlRewardbench(Benchmark):
-    """VL-RewardBench's 1,250 pairs of answers: the mean of the accuracies of its three domains.
+    """VL-RewardBench's 1,247 pairs of answers, 1,250 in its paper: the mean over its three domains.
 
     The pair is swapped where its two texts have an odd number of characters together. lmms-eval draws
     the judgement at temperature 1, asks another model about one without a verdict in its words, and
@@ -32,9 +32,11 @@ class VlRewardbench(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/MMInstruction/VL-RewardBench"
     licence: ClassVar[str] = "MIT"
     hub: ClassVar[str] = "MMInstruction/VL-RewardBench"
-    checked: ClassVar[str] = "count, columns and licence: hub card; rule: lmms-eval; 2026-11"
+    checked: ClassVar[str] = (
+        "count: the latest copy of the hub card, and public loaders; columns and licence: hub card; 2026-11"
+    )
     split: ClassVar[str] = "test"
-    count: ClassVar[int] = 1250
+    count: ClassVar[int] = 1247
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",
         "image": "image",
