@@ -25,8 +25,8 @@ class Dynamath(Benchmark):
     licence: ClassVar[str] = "Apache-2.0"
     hub: ClassVar[str] = "kcz358/DynaMath"
     checked: ClassVar[str] = (
-        "5,010 variants and licence: hub card of DynaMath/DynaMath_Sample; columns: lmms-eval; 2026-11; "
-        "that the copy has all of them is unchecked"
+        "licence: hub card of DynaMath/DynaMath_Sample; count, 501 questions in ten variants, and answer "
+        "types: published evaluations of the copy at c72be60; columns: lmms-eval; 2026-11"
     )
     count: ClassVar[int] = 5010
     columns: ClassVar[Mapping[str, str]] = {

@@ -24,8 +24,8 @@ class Logicvista(Benchmark):
     licence: ClassVar[str] = "see the data set's page"
     hub: ClassVar[str] = "lscpku/LogicVista"
     checked: ClassVar[str] = (
-        "count: arXiv 2407.04973; columns: lmms-eval; several letters: VLMEvalKit; 2026-11; licence: "
-        "unchecked"
+        "count: arXiv 2407.04973; columns: lmms-eval; several letters: a published evaluation of the copy; "
+        "2026-11; licence: unchecked"
     )
     count: ClassVar[int] = 448
     columns: ClassVar[Mapping[str, str]] = {

@@ -155,6 +155,23 @@ def _puzzles(tasks: Path, vlmeval: Path) -> Iterator[tuple[str, Rule]]:
         return extract(answer).lower(), (science.stated_letter(answer) or "Z").lower()
 
     yield "stated_letter", stated_letter
+    yield "wemath_letter", _wemath_letter(vlmeval)
+
+
+def _wemath_letter(vlmeval: Path) -> Rule:
+    import pandas as pd
+
+    tables: list[Any] = []
+    file = vlmeval / "vlmeval/dataset/utils/wemath.py"
+    load = lift(file, "load_and_process_data", load=lambda _: tables.pop())["load_and_process_data"]
+
+    def letter(draw: random.Random) -> tuple[Any, Any]:
+        right = draw.choice("ABCDEFGH")
+        answer = stated(draw, right)
+        tables.append(pd.DataFrame({"prediction": [answer], "answer": [right]}))
+        return bool(load("")["joker"][0]), science.wemath_letter(answer) == right
+
+    return letter
 
 
 def _cmmmu(tasks: Path) -> Iterator[tuple[str, Rule]]:

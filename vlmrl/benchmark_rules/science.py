@@ -137,7 +137,7 @@ def reasoned_letter(reading: str) -> str:
 
 
 # --------------------------------------------------------------------------------------------------
-# Letters: VisualPuzzles.
+# Letters: VisualPuzzles, We-Math.
 
 
 _PUZZLE_FORMS = tuple(
@@ -190,6 +190,17 @@ def stated_letter(answer: str) -> str | None:
     """
     letters = re.findall(r"\banswer\s*:\s*([A-Z])\b", answer, re.IGNORECASE)
     return letters[-1].upper() if letters else None
+
+
+def wemath_letter(answer: str) -> str | None:
+    """Return the first character after the last "Answer", if it is A to H: VLMEvalKit on We-Math.
+
+    Colons, full stops and angle brackets do not count. Source: dataset/utils/wemath.py
+    (load_and_process_data), which is used where no judge is asked. Differs from strict: an answer that
+    begins with "Because" is B.
+    """
+    text = re.sub("[<>:.]", "", answer.split("Answer")[-1]).strip()
+    return text[0] if text and text[0] in _LETTERS else None
 
 
 # --------------------------------------------------------------------------------------------------

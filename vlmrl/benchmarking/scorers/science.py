@@ -93,6 +93,7 @@ SCORERS: dict[str, Scorer] = {
     "olympiad_lmms": _olympiad,
     "puzzle_lmms": letter_scorer(lambda a, s: science.puzzle_letter(a, s.truth.options)),
     "puzzle_vlmeval": lambda a, s, _: word_score(science.stated_letter(a), right_letter(s)),
+    "wemath_vlmeval": lambda a, s, _: word_score(science.wemath_letter(a), right_letter(s)),
     "cmmmu_lmms": _cmmmu,
     "phyx_choice": _phyx(science.phyx_choice),
     "phyx_choice_judged": _phyx(science.phyx_choice_judged),
