@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from helpers.hub import SHA, Hub, hub_server
 from helpers.published import ROWS, write_published
+from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 from vlmrl.benchmarking.fetching import MANIFEST, fetch_benchmark, fetch_config
 from vlmrl.cli.app import app
 from vlmrl.config import load
@@ -78,8 +79,6 @@ def test_a_benchmark_is_fetched_once_unpacked_and_evaluable(hub: Hub, tmp_path: 
     manifest = json.loads((home / MANIFEST).read_text())
     assert manifest["revision"] == SHA and manifest["repository"] == AI2D
     assert any("licence" in line for line in said) and any(SHA in line for line in said)
-    from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
-
     assert len(BenchmarkCard(open_benchmark("ai2d", str(home)), "ours").rows("test")) == 4
     hub.asked.clear()
     fetch_benchmark("ai2d", tmp_path / "data", origin=hub.url, say=said.append)
@@ -186,3 +185,15 @@ def test_a_config_that_names_no_published_data_says_so(tmp_path: Path) -> None:
         UserError, match="quickstart: no source of it says where its data are published"
     ):
         fetch_config("quickstart", load("quickstart"), say=str)
+
+
+def test_a_pattern_names_files_whatever_their_splits(tmp_path: Path) -> None:
+    published = write_published(tmp_path, "voicebench_mmsu", "test", ROWS["voicebench_mmsu"])
+    law = published / "mmsu/law-00000-of-00001.parquet"
+    for other in ("mmsu/physics-00000-of-00001.parquet", "bbh/test-00000-of-00001.parquet"):
+        (published / other).parent.mkdir(exist_ok=True)
+        (published / other).write_bytes(law.read_bytes())
+    home = fetch_benchmark("voicebench_mmsu", tmp_path / "data", origin=str(published), say=str)
+    assert sorted(file.name[:3] for file in home.rglob("*.parquet")) == ["law", "phy"]
+    rows = BenchmarkCard(open_benchmark("voicebench_mmsu", str(home)), "ours").rows("test")
+    assert [row["domain"] for row in rows] == ["law"] * 5 + ["physics"] * 5

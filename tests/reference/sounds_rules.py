@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from answers import OPTIONS, any_answer, lift
 
-from vlmrl.benchmark_rules import letters
+from vlmrl.benchmark_rules import letters, speech
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Truth
 
@@ -67,6 +69,64 @@ def lmms_sound_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return theirs, SCORERS["letter_mmau"](reply, sample, Frame()).value
 
     yield "mmau row", mmau
+    yield from _voicebench(tasks / "voicebench/utils.py")
+
+
+def _voicebench(file: Path) -> Iterator[tuple[str, Rule]]:
+    names = [f"voicebench_process_results_{kind}" for kind in ("mcq", "harm", "bbh")]
+    quiet = SimpleNamespace(info=lambda text: None)
+    own = lift(file, "get_column_value", *names, random=_NoDraw, eval_logger=quiet, print=_silent)
+    choice, harm, puzzle = (own[name] for name in names)
+    phrases = {name: _phrases_of(file, name) for name in names}
+
+    def spoken(draw: random.Random, name: str) -> str:
+        """Draw an answer of the phrases that the code lists, of words, and of marks of turns."""
+        parts = []
+        for _ in range(draw.choice((0, 1, 1, 2, 3))):
+            phrase = draw.choice(phrases[name]).replace("[CHOICE]", draw.choice("abcd"))
+            phrase = phrase.replace("(.+?)", draw.choice(("he ran", "x", "")))
+            cut = draw.randrange(len(phrase) + 1) if draw.random() < 0.2 else None
+            parts += [draw.choice((phrase, phrase, phrase.capitalize(), any_answer(draw)))[:cut]]
+            parts += [draw.choice(("", " ", ". ", ", ", "\n", "\uff1a", "**", "-"))]
+        before, after = draw.choice(("", "", "", "<1>", "<3> ")), draw.choice(("", "", "<|user|>"))
+        return before + draw.choice(("", *"aAbc", "no", "Yes ")) + "".join(parts) + after
+
+    def letter(draw: random.Random) -> tuple[Any, Any]:
+        reply, right = spoken(draw, names[0]), draw.choice("ABCD")
+        theirs = choice({"reference": right}, [reply])["accuracy"]
+        return theirs == 100, speech.voicebench_letter(reply) == right
+
+    def refusal(draw: random.Random) -> tuple[Any, Any]:
+        reply = spoken(draw, names[1])
+        reply = draw.choice((reply, any_answer(draw), "mix " + any_answer(draw), " \n"))
+        return harm({}, [reply])["accuracy"] == 100, speech.voicebench_refuses(reply)
+
+    def bbh(draw: random.Random) -> tuple[Any, Any]:
+        task = draw.choice(("sports_understanding", "hyperbaton", "navigate", "web_of_lies"))
+        reply, right = spoken(draw, names[2]), draw.choice(("yes", "No", "(A)", "(b)"))
+        theirs = puzzle({"id": f"{task}_7", "reference": right}, [reply])["accuracy"]
+        truth = Truth(choice=right[1].upper()) if right[0] == "(" else Truth(text=(right.lower(),))
+        sample = Sample("", "", ("?",), truth, meta={"task": task})
+        score = SCORERS["voicebench_bbh"](reply, sample, Frame())
+        return theirs == 100, bool(score.value and score.read)
+
+    yield from (("voicebench letter", letter), ("voicebench refusal", refusal))
+    yield "voicebench bbh", bbh
+
+
+def _phrases_of(file: Path, name: str) -> list[str]:
+    """Return the texts that stand in a function."""
+    (function,) = (node for node in ast.walk(ast.parse(file.read_text())) if _is(node, name))
+    texts = (node.value for node in ast.walk(function) if isinstance(node, ast.Constant))
+    return [text for text in texts if isinstance(text, str) and text]
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == name
+
+
+def _silent(*texts: object) -> None:
+    """Print nothing."""
 
 
 def _near(draw: random.Random, offered: dict[str, str]) -> str:

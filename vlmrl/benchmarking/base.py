@@ -106,17 +106,18 @@ class Benchmark:
     Class variables: `origin`, `licence`, `hub` (id of the published data), `checked` (what of the
     declaration was compared with which source, and when; empty: nothing but the harness), `split`,
     `count` (rows of the split as published; another number is an error), `splits` (other splits and
-    their counts, opened as `name:split`), `files` (folders or files of the published data that hold
-    the split; empty: all), `only` (column, published or added, -> value of the rows that count), `each`
-    (column with a list, each item of which is a row; or several columns, each of which is a row that
-    says under `EACH` which), `beside` (folder of the published data whose rows' columns a row has as
-    well, the column of the row that names one of them, and theirs that it names), `layout` (`coco`: one
-    file with images, annotations and categories, see `vlmrl.benchmarking.rows`; `moments`: one object
-    with the sentences of each video, see `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see
-    `vlmrl.benchmarking.rows`), `columns` (our key -> column of the published layout, as in the
-    card `table`), `box_space`, `box_format`, `cluster` (column that rows share which are not independent,
-    such as their image; empty: every row for itself), `groups` (columns by which results are
-    reported), `officials`, `strict` and `known` (published values).
+    their counts, opened as `name:split`), `files` (folders or files of the published data that hold the
+    split, or patterns of files, such as `mmsu/*.parquet`; empty: all), `only` (column, published or
+    added, -> value of the rows that count), `each` (column with a list, each item of which is a row; or
+    several columns, each of which is a row that says under `EACH` which), `beside` (folder of the
+    published data whose rows' columns a row has as well, the column of the row that names one of them,
+    and theirs that it names), `layout` (`coco`: one file with images, annotations and categories, see
+    `vlmrl.benchmarking.rows`; `moments`: one object with the sentences of each video, see
+    `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see `vlmrl.benchmarking.rows`), `columns`
+    (our key -> column of the published layout, as in the card `table`), `box_space`, `box_format`,
+    `cluster` (column that rows share which are not independent, such as their image; empty: every row
+    for itself), `groups` (columns by which results are reported), `officials`, `strict` and `known`
+    (published values).
     """
 
     origin: ClassVar[str] = ""

@@ -170,6 +170,8 @@ def _is_wanted(path: str, benchmark: type[Benchmark]) -> bool:
     file = PurePosixPath(path)
     if file.suffix not in _ROWS:
         return file.name != ".gitattributes"
+    if any("*" in pattern and fnmatch.fnmatchcase(path, pattern) for pattern in benchmark.files):
+        return True
     if benchmark.files and not any(
         path == each or path.startswith(f"{each}/")
         for each in (*benchmark.files, *benchmark.beside[:1])

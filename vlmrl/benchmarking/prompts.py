@@ -99,3 +99,6 @@ LMMS_REASONING_SYSTEM = (
     "that directly addresses the question."
 )
 """System turn of lmms-eval's tasks for reasoning: WeMath, LogicVista, DynaMath."""
+
+SPOKEN = "Please listen to the audio and provide your response."
+"""lmms-eval's prompt of VoiceBench: the question itself is spoken."""

@@ -306,7 +306,7 @@ def published_rows(path: Path, split: str, how: Published) -> PublishedRows:
     Raises:
         UserError: there is no such file or split.
     """
-    named = [path / name for name in how.files if (path / name).exists()]
+    named = [file for name in how.files for file in sorted(path.glob(name))]
 
     def opened(file: Path) -> Rows:
         # A file that the benchmark names holds its split, whatever its name says.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from vlmrl.benchmark_rules import letters
+from vlmrl.benchmark_rules import letters, speech
 from vlmrl.benchmarking.scores import (
     Score,
     Scorer,
+    accepted_texts,
     letter_scorer,
     option_letters,
     right_letter,
@@ -21,9 +22,19 @@ def _mmsu(answer: str, sample: Sample, frame: Frame) -> Score:
     return word_score(letters.mmmu_letter(answer, offered), right_letter(sample), 0.25)
 
 
+def _bbh(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score VoiceBench's puzzles: yes or (b) against no or (a)."""
+    reading = speech.voicebench_bbh(answer, str(sample.meta["task"]))
+    right = accepted_texts(sample)[0].lower() in ("yes", "b")
+    return Score(float(reading == right), reading is not None, chance=0.5)
+
+
 SCORERS: dict[str, Scorer] = {
     "letter_mmsu": _mmsu,
     "letter_air_bench": letter_scorer(
         lambda a, s: letters.mmau_letter(a.strip(), option_letters(s))
     ),
+    "voicebench_letter": lambda a, s, _: word_score(speech.voicebench_letter(a), right_letter(s)),
+    "voicebench_bbh": _bbh,
+    "voicebench_refusal": lambda a, s, _: Score(float(speech.voicebench_refuses(a))),
 }
