@@ -25,7 +25,7 @@ from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules, own_moment_rules
 from science_rules import science_rules
 from screens_rules import lmms_screen_rules, own_screen_rules, vlmeval_screen_rules
-from sounds_rules import lmms_sound_rules
+from sounds_rules import lmms_sound_rules, own_sound_rules
 from spaces_rules import spaces_rules
 from task_rules import lmms_task_rules, vlmeval_task_rules
 from video_rules import lmms_video_rules, own_rules
@@ -299,6 +299,7 @@ def main() -> None:
         *vlmeval_document_rules(asked.vlmeval),
         *vlmeval_screen_rules(asked.vlmeval),
         *own_rules(asked.own),
+        *own_sound_rules(asked.own),
         *own_moment_rules(asked.own),
         *own_screen_rules(asked.own),
         *spaces_rules(asked.lmms_eval, asked.vlmeval, asked.own),

@@ -13,6 +13,7 @@ from typing import Any
 from answers import OPTIONS, any_answer, lift
 
 from vlmrl.benchmark_rules import letters, speech
+from vlmrl.benchmarking.base import open_benchmark
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Truth
 
@@ -70,6 +71,40 @@ def lmms_sound_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 
     yield "mmau row", mmau
     yield from _voicebench(tasks / "voicebench/utils.py")
+
+
+def own_sound_rules(root: Path | None) -> Iterator[tuple[str, Rule]]:
+    """Yield the rules of papers' own code; `root` holds a checkout of it."""
+    if root is None or not (root / "MMAUPro").exists():
+        print("MMAUPro: not compared, there is no checkout of it")
+        return
+    import torch
+
+    class Embedding:
+        """A stand-in: equal texts have the same direction, others any."""
+
+        def encode(self, listed: list[str], **options: Any) -> Any:
+            seeds = [random.Random(text) for text in listed]
+            return torch.tensor([[seed.gauss(0, 1) for _ in range(16)] for seed in seeds])
+
+    given = {"torch": torch, "F": torch.nn.functional, "tqdm": lambda rows: rows, "print": _silent}
+    name = "evaluate_closedended_with_nvembed"
+    own = lift(root / "MMAUPro/evaluate_mmau_pro_comprehensive.py", name, **given)[name]
+
+    def mmau_pro(draw: random.Random) -> tuple[Any, Any]:
+        listed = draw.sample((*OPTIONS[:9], "cat", " Cat", "B. two dogs"), draw.randint(2, 6))
+        right = draw.choice((*listed, listed[0].upper()))
+        reply = draw.choice((*listed, right, any_answer(draw)))
+        matched = own(Embedding(), ["?"], [listed], [right], [reply], ["sound"])[0][0]
+        row = {"audio_path": ["a"], "category": "sound", "choices": listed, "answer": right}
+        row = open_benchmark("mmau_pro", "").adapt(row)
+        truth = Truth(choice=row["letter"], options=tuple(listed))
+        truth = truth if row["letter"] else Truth(text=(right,))
+        sample = Sample("", "", ("?",), truth, meta={"answer": right})
+        score = SCORERS["text_mmau_pro"](reply, sample, Frame())
+        return matched == right if score.read else None, bool(score.value) if score.read else None
+
+    yield "mmau_pro text", mmau_pro
 
 
 def _voicebench(file: Path) -> Iterator[tuple[str, Rule]]:

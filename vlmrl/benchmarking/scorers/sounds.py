@@ -22,6 +22,17 @@ def _mmsu(answer: str, sample: Sample, frame: Frame) -> Score:
     return word_score(letters.mmmu_letter(answer, offered), right_letter(sample), 0.25)
 
 
+def _mmau_pro(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score MMAU-Pro's options by their text; whatever else is said is left to the embedding.
+
+    The text of the right one must be that of the truth to the letter, so that of some rows none is right.
+    """
+    options = [*texts(sample).values()]
+    if not options or answer in options:
+        return Score(float(answer in options and answer == sample.meta["answer"]), reading=answer)
+    return Score(0.0, read=False)
+
+
 def _bbh(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score VoiceBench's puzzles: yes or (b) against no or (a)."""
     reading = speech.voicebench_bbh(answer, str(sample.meta["task"]))
@@ -34,6 +45,7 @@ SCORERS: dict[str, Scorer] = {
     "letter_air_bench": letter_scorer(
         lambda a, s: letters.mmau_letter(a.strip(), option_letters(s))
     ),
+    "text_mmau_pro": _mmau_pro,
     "voicebench_letter": lambda a, s, _: word_score(speech.voicebench_letter(a), right_letter(s)),
     "voicebench_bbh": _bbh,
     "voicebench_refusal": lambda a, s, _: Score(float(speech.voicebench_refuses(a))),
