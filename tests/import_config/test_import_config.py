@@ -128,6 +128,21 @@ def test_corrections_of_trl(tmp_path: Path) -> None:
     assert config.algorithm.options == options
 
 
+@pytest.mark.parametrize(
+    ("loss", "name", "aggregation"),
+    [("luspo", "luspo", None), ("dr_grpo", "gspo", "constant"), ("dapo", "gspo", "token")],
+)
+def test_a_ratio_of_completions_of_trl(
+    tmp_path: Path, loss: str, name: str, aggregation: str | None
+) -> None:
+    text = TRL.replace("loss_type: dr_grpo", f"loss_type: {loss}")
+    config, *_ = imported(tmp_path, "run.yaml", f"{text}importance_sampling_level: sequence\n")
+    assert config.algorithm.name == name
+    options = config.algorithm.options
+    assert options.get("aggregation") == aggregation
+    assert (options["clip_low"], options["clip_high"]) == (0.2, 0.2)
+
+
 def test_a_script_of_vlm_r1(tmp_path: Path) -> None:
     config, _, trainer = imported(tmp_path, "run.sh", VLM_R1)
     assert trainer == "vlm-r1"

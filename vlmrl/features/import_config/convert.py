@@ -29,6 +29,7 @@ from vlmrl.features.import_config.tables import (
     Settings,
     data_of,
     easyr1_sizes,
+    hf_level,
     hf_sizes,
 )
 
@@ -206,7 +207,8 @@ def _notes(settings: Settings, trainer: str, gpus: int) -> Iterator[Note]:
         rules = HF_RULES
         joint, used = hf_sizes(settings, gpus)
         data, more = data_of(settings, trainer)
-        joint, used = [*data, *joint], used | more
+        level, pair = hf_level(settings)
+        joint, used = [*data, *joint, *level], used | more | pair
     yield from joint
     for name, value in settings.items():
         if name in used:

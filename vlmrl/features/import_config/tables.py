@@ -302,6 +302,30 @@ def hf_sizes(settings: Settings, gpus: int) -> tuple[list[Note], set[str]]:
     return notes, {*used, "warmup_ratio", "adam_beta1", "adam_beta2"}
 
 
+LEVELED: Mapping[str, dict[str, Any]] = {
+    "luspo": {"algorithm.name": "luspo"},
+    "grpo": {"algorithm.name": "gspo"},
+    "dapo": {"algorithm.name": "gspo", OPTIONS + "aggregation": "token"},
+    "bnpo": {"algorithm.name": "gspo", OPTIONS + "aggregation": "token"},
+    "dr_grpo": {"algorithm.name": "gspo", OPTIONS + "aggregation": "constant"},
+}
+"""The recipe whose ratio is of completions, by TRL's loss."""
+
+
+def hf_level(settings: Settings) -> tuple[list[Note], set[str]]:
+    """Return the recipe of a loss with one ratio a completion, which those trainers state in two settings.
+
+    Their clip is 0.2 there as well where none is stated, and without an upper one the lower.
+    """
+    pair = ("loss_type", "importance_sampling_level")
+    loss, level = (str(settings.get(name)) for name in pair)
+    if level != "sequence" or loss not in LEVELED:
+        return [], set()
+    low = settings.get("epsilon", 0.2)
+    clip = {OPTIONS + "clip_low": low, OPTIONS + "clip_high": settings.get("epsilon_high", low)}
+    return [Note(", ".join(pair), {**LEVELED[loss], **clip})], set(pair)
+
+
 ACTOR = "worker.actor."
 ROLLOUT = "worker.rollout."
 ESTIMATORS = {"grpo": "grpo", "rloo": "rloo", "reinforce_plus_plus": "reinforce_pp", "gpg": "gpg"}
