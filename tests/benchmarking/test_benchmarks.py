@@ -35,6 +35,7 @@ HARNESSES += ("cocoeval", "lviseval", "videochat_r1", "video_r1", "r1_aqa", "hum
 HARNESSES += ("mmau", "next_gqa", "daily_omni")
 HARNESSES += ("mmbench_gui", "coat", "gui_odyssey", "ui_vision", "os_atlas", "time_r1")
 HARNESSES += ("moment_detr", "robospatial", "mmau_pro")
+HARNESSES += ("charxiv",)
 
 
 def values(result: Result) -> dict[str, float]:

@@ -13,6 +13,7 @@ import numpy as np
 from answers import any_answer, lift
 
 from vlmrl.benchmark_rules import Harness, letters, words
+from vlmrl.benchmarking import chart_prompts
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -64,6 +65,34 @@ def lmms_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return theirs, words.blind_reading(answer, task)
 
     yield "blind_reading", blind_reading
+    yield "charxiv questions", _charxiv(tasks / "charxiv")
+
+
+def _charxiv(folder: Path) -> Rule:
+    constants = lift(folder / "constant.py", "DESCRIPTIVE_RESP_INST", "REASONING_RESP_INST")
+    given = {name: constants[name] for name in ("DESCRIPTIVE_RESP_INST", "REASONING_RESP_INST")}
+    helper = lift(folder / "descriptive_utils.py", "descriptive_query_helper", **given)
+    number = lift(folder / "reasoning_utils.py", "get_number_instruction")
+    given |= {name: number[name] for name in ("get_number_instruction",)}
+    reasoning = lift(folder / "utils.py", "charxiv_reasoning_doc_to_text_cot", **given)
+
+    def question(draw: random.Random) -> tuple[Any, Any]:
+        if draw.random() < 0.5:
+            kind, right = draw.randint(1, 4), draw.choice(("12", "0.250", "-1.5", "A", "1.2.3"))
+            asked = any_answer(draw)
+            row = {"reasoning_q": asked, "reasoning_q_source": kind, "reasoning_a": right}
+            theirs = reasoning["charxiv_reasoning_doc_to_text_cot"](row)
+            return theirs, chart_prompts.reasoning_question(asked, kind, right)
+        template, place = draw.randint(1, 19), draw.choice(("the left plot", "(a)", [0, 0], [1, 2]))
+        row = {"subplot_loc": None, "subplot_row": None, "subplot_col": None}
+        if isinstance(place, str):
+            row["subplot_loc"] = place
+        else:
+            row["subplot_row"], row["subplot_col"] = place
+        theirs = helper["descriptive_query_helper"](template, place)
+        return theirs, chart_prompts.descriptive_question(template, row)
+
+    return question
 
 
 def vlmeval_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:

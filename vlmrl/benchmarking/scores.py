@@ -113,3 +113,9 @@ def judged_scorer(rule: Callable[[str, Sample], bool | None]) -> Scorer:
         return Score(float(bool(right)), right is not None)
 
     return score
+
+
+def equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
+    """Score what a judge is sure to find right: an accepted text to the letter; the rest is unread."""
+    right = answer.strip() in [accepted.strip() for accepted in accepted_texts(sample)]
+    return Score(float(right), read=right)

@@ -9,6 +9,7 @@ from vlmrl.benchmarking.scores import (
     Score,
     Scorer,
     accepted_texts,
+    equal_text,
     letter_scorer,
     number_scorer,
     option_letters,
@@ -72,12 +73,6 @@ def _name_two_way(answer: str, sample: Sample, frame: Frame) -> Score:
     """Score a name; no answer at all is wrong there too, an empty one in tags would be right."""
     right = bool(answer) and words.name_two_way(answer, accepted_texts(sample)[0])
     return Score(float(right), bool(answer))
-
-
-def _equal_text(answer: str, sample: Sample, frame: Frame) -> Score:
-    """Score what a judge is sure to find right: an accepted text to the letter; the rest is unread."""
-    right = answer.strip() in [accepted.strip() for accepted in accepted_texts(sample)]
-    return Score(float(right), read=right)
 
 
 MAX_MATH = 20_000
@@ -168,7 +163,7 @@ SCORERS: dict[str, Scorer] = {
     "count_to_twenty": number_scorer(numbers.count_to_twenty),
     "rating_tagged": _tagged_rating,
     "name_two_way": _name_two_way,
-    "equal_text": _equal_text,
+    "equal_text": equal_text,
     "math_verify": _math_verify,
     "letter_hr_bench": letter_scorer(lambda a, s: letters.hr_bench_letter(a, texts(s))),
     "slake": text_scorer(lambda a, right: words.slake(a, right[0])),
