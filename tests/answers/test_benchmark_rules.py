@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from vlmrl.benchmark_rules import letters, numbers
+from vlmrl.benchmark_rules import captions, letters, numbers
 from vlmrl.benchmark_rules import words as free_text
 
 OPTIONS = {"A": "a red dog", "B": "two dogs", "C": "Cat", "D": "3"}
@@ -106,3 +106,32 @@ def test_long_hostile_answers_take_linear_time() -> None:
             rule(text)
         letters.yes_no_words(text)
         numbers.count_first(text, 3)
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("A man's dog isn't here.", "a man 's dog is n't here"),
+        (
+            'Two-year-old (left) says "STOP" at 10:30 a.m.!',
+            "two-year-old -lrb- left -rrb- says stop at 10:30 a.m.",
+        ),
+        (
+            "St. Louis etc.. It cannot cost $5 -- 50%?!",
+            "st. louis etc. it can not cost $ 5 50 % ?!",
+        ),
+        (
+            "the dogs' toys, 'hello' and rock 'n' roll; black/white",
+            "the dogs toys hello and rock 'n' roll black/white",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_words_of_a_caption_are_those_of_java(caption: str, words: str) -> None:
+    assert captions.caption_words(caption) == words.split()
+
+
+def test_rouge_takes_precision_and_recall_of_the_best_references() -> None:
+    rouge = captions.rouge_longest("a dog", ["a dog on grass", "a brown dog"])
+    assert rouge == pytest.approx(0.7721518987341772)
+    assert captions.rouge_longest("", ["a", ""]) == 1

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from answers import any_answer, any_options, any_places, lift
+from captions_rules import caption_rules
 from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules, own_moment_rules
 from science_rules import science_rules
@@ -298,6 +299,7 @@ def main() -> None:
         *science_rules(asked.lmms_eval, asked.vlmeval),
         *vlmeval_document_rules(asked.vlmeval),
         *vlmeval_screen_rules(asked.vlmeval),
+        *caption_rules(asked.lmms_eval, asked.vlmeval),
         *own_rules(asked.own),
         *own_sound_rules(asked.own),
         *own_moment_rules(asked.own),

@@ -16,6 +16,7 @@ import numpy as np
 
 from vlmrl.answers.average_precision import RECALLS, THRESHOLDS, find_hits, rank_candidates
 from vlmrl.answers.geometry import iou_matrix, overlap_shares
+from vlmrl.errors import import_extra
 from vlmrl.runs.intervals import (
     RESAMPLES,
     Array,
@@ -299,6 +300,26 @@ def _ranks(values: Array, weights: Array) -> Array:
     starts = np.searchsorted(rank[order], np.arange(len(distinct)))
     size = np.add.reduceat(weights[:, order], starts, axis=1)
     return (np.cumsum(size, 1) - size / 2)[:, rank]
+
+
+# --------------------------------------------------------------------------------------------------
+# CIDEr of captions, whose words weigh by how few images have them in a reference.
+
+
+def cider(details: Sequence[Mapping[str, Any]]) -> Statistic:
+    """Return what gives, from weights [B, N] of the rows, the mean CIDEr [B], from 0 to 10.
+
+    A detail is the `caption` of a row and its `references`. Words weigh by the references of all these
+    rows, be a row drawn or not. The library is the one that both harnesses use.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+    library = import_extra("pycocoevalcap.cider.cider", "captions")
+    captions = {row: [detail["caption"]] for row, detail in enumerate(details)}
+    references = {row: [*detail["references"]] for row, detail in enumerate(details)}
+    _, scores = library.Cider().compute_score(references, captions)
+    return lambda weights: np.asarray(weights @ scores / weights.sum(-1))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -647,6 +668,7 @@ AGGREGATES: dict[str, Aggregate | Weighted] = {
     "ap_of_groups": _precision_of_groups(),
     "ap50_of_groups": _precision_of_groups(slice(0, 1)),
     "mean_over_truths_of_groups": Aggregate(_truths_columns, _mean_of_groups),
+    "cider": Weighted(lambda rows: cider(rows.details)),
     **PARTS,
     **CORRELATIONS,
 }
