@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import io
 import itertools
 import json
@@ -130,6 +131,8 @@ def own_screen_rules(own: Path | None) -> Iterator[tuple[str, Rule]]:
         "os_atlas_step": ("OS-Atlas", _os_atlas),
         "odyssey_step": ("GUI-Odyssey", _odyssey),
         "odyssey scores": ("GUI-Odyssey", _odyssey_scores),
+        "coat_step": ("CoAT", _coat),
+        "coat prompt": ("CoAT", _coat_prompt),
     }
     for name, (checkout, make) in rules.items():
         if own is not None and (own / checkout).is_dir():
@@ -385,6 +388,184 @@ def _odyssey_scores(folder: Path) -> Rule:
         ]
         wanted = [theirs["AMS"], theirs["SR"]]
         return [True, True], [abs(a - 100 * b) < 0.011 for a, b in zip(wanted, ours, strict=True)]
+
+    return compare
+
+
+def _coat_parts(folder: Path) -> dict[str, Any]:
+    """Return what CoAT makes of an answer, how it judges it, and how it writes its prompt."""
+    from rapidfuzz.distance import Indel
+
+    names = ("node_compare", "row_col_sort", "enlarge_bbox", "check_inside", "intersect_iou")
+    given = {"cmp_to_key": functools.cmp_to_key, "Callable": Callable, "Any": Any}
+    parts = lift(folder / "coat/screen_utils.py", *names, **given)
+    size = SimpleNamespace(get=lambda _: (640, 480))
+    alike = SimpleNamespace(ratio=Indel.normalized_similarity)  # what python-Levenshtein computes
+    more = {"json": json, "imagesize": size, "print": lambda *_: None, "os": os}
+    given = {**parts, **more, "Levenshtein": alike}
+    judge = lift(folder / "coat/evaluate.py", "ActionEvaluator", **given)["ActionEvaluator"]
+    written: list[dict[str, Any]] = []
+    files = SimpleNamespace(
+        load=lambda _: {}, dump=lambda value, *_, **__: written.append(value), decoder=json.decoder
+    )
+    files.loads, files.dumps = json.loads, json.dumps
+    agent = ("json_parser", "predict", "make_action", "add_screen_txt", "format_bbox", "coa_action")
+    given = {
+        **parts,
+        **more,
+        "json": files,
+        "open": lambda *_, **__: None,
+        "time": SimpleNamespace(),
+    }
+    given |= {"HTTPStatus": SimpleNamespace(OK=200, REQUEST_ENTITY_TOO_LARGE=413)}
+    return {**lift(folder / "coat/agent.py", *agent, **given), "judge": judge, "written": written}
+
+
+def _coat(folder: Path) -> Rule:
+    parts = _coat_parts(folder)
+    judge = parts["judge"]("COA", "txt")
+
+    def stated(said: str) -> dict[str, Any]:
+        """Return what the harness stores of an answer."""
+        agent = SimpleNamespace(cfg=SimpleNamespace(DEMO_MODE="COA"), screen_mode="txt")
+        agent.coa_action = lambda *_, **__: ("", said, 200)
+        parts["written"].clear()
+        step = {"subset": "", "episode_id": "", "prev_step_id": None, "step_id": 0}
+        try:
+            parts["predict"](agent, step, "")
+        except (KeyError, TypeError, RecursionError):  # ends its thread
+            return {}
+        return parts["written"][-1] if parts["written"] else {}
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        elements = [_coat_element(draw) for _ in range(draw.randint(1, 5))]
+        desc = draw.choice(COAT_WORDS)
+        typed = draw.choice(("clock", "best chair", "a")) if desc[0] == "i" else ""
+        truth = {"coat_action_desc": desc, "result_action_text": typed, "image_full_path": ""}
+        truth |= {"subset": "", "episode_id": "", "step_id": 0, "result_touch_yx": "[0.5, 0.5]"}
+        truth |= {"ui_positions": elements, "ui_text": [""] * 9, "ui_types": ["TEXT"] * 9}
+        said = _coat_answer(draw, desc, typed, elements)
+        try:
+            judged = judge(truth, stated(said))
+            theirs = {"type": judged["type_match"], "step": bool(judged["exact_match"])}
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError, OverflowError):
+            theirs = {"type": False, "step": False}  # ends its run
+        kind = screens.coat_kind(desc.split(" ")[0]) or ""
+        info = {"type": typed, "scroll": desc.split(" ")[1]}.get(kind, "")
+        if kind == "press":
+            info = next(button for button in ("enter", "back", "home") if button in desc)
+        boxes = [(x, y, x + w, y + h) for y, x, h, w in elements]
+        right = screens.PhoneAction(kind, info, boxes, (640, 480))
+        return theirs, screens.coat_step(said, right) or {"type": False, "step": False}
+
+    return compare
+
+
+COAT_WORDS = (
+    "click on the Clock app",
+    "click the corner",
+    "scroll up",
+    "scroll left",
+    'input text "clock"',
+    "press the home button",
+    "press enter",
+    "stop and set the query as completed",
+)
+
+
+def _coat_element(draw: random.Random) -> list[int]:
+    """Draw an element as y, x, height and width, now and then in the corner."""
+    at = draw.choice((0, 1)) * draw.randint(0, 400)
+    return [at, draw.choice((at, draw.randint(0, 500))), draw.randint(5, 60), draw.randint(5, 99)]
+
+
+def _coat_answer(
+    draw: random.Random, desc: str, typed: str, elements: Sequence[Sequence[int]]
+) -> str:
+    """Draw an action near the true one in many forms."""
+    y, x, high, wide = draw.choice(elements)
+    corners = (x / 0.64, y / 0.48, (x + wide) / 0.64, (y + high) / 0.48)
+    box = [round(number) + draw.choice((0, 0, 9, -30)) for number in corners]
+    word, direction = desc.split(" ")[:2]
+    near: tuple[Any, ...] = ({"bbox": box},) if word == "click" else ()
+    arguments = draw.choice(
+        (
+            *near * 9,
+            {"bbox": box},
+            {"bbox": box, "direction": direction, "text": typed},
+            {"direction": draw.choice(("up", "left", direction))},
+            {"text": draw.choice((typed, "Clock", "", "cloc", "best chairs"))},
+            {},
+            [],
+            {"bbox": draw.choice(([], [1, 2, 3], ["1", 2, 3, 4], "", [1, 2, 3, 4, 5], None))},
+            {"text": 3},
+        )
+    )
+    names = (
+        "click_element",
+        "scroll",
+        "input",
+        "press_home",
+        "press_enter",
+        "press",
+        "stop",
+        "Stop",
+    )
+    own = {"click": "click_element", "press": "press_" + desc.split()[-1].replace("button", "home")}
+    name = draw.choice((*[own.get(word, word)] * 30, *names, "", None, "typeText", 3))
+    said = json.dumps({"ACTION": name, "ARGS": arguments})
+    forms = (
+        "{}",
+        "{}",
+        "```json\n{}\n```",
+        "So: ```json{}``` yes",
+        "```JSON{}",
+        "```{}```",
+        "{} no",
+    )
+    said = draw.choice(forms).replace("{}", said)
+    others = (said[:-1], said[:-2], any_answer(draw), "[1]", "{}", "3")
+    return draw.choice((*[said] * 12, *others))
+
+
+def _coat_prompt(folder: Path) -> Rule:
+    """Compare the prompt by the elements of a screen and the actions before."""
+    import yaml
+
+    from vlmrl.benchmarking.prompts import COAT_SYSTEM
+    from vlmrl.benchmarks.aitz import Aitz, _element
+
+    parts = _coat_parts(folder)
+    config = yaml.safe_load((folder / "coat/config.yaml").read_text(encoding="utf-8"))
+    data = SimpleNamespace(BBOX_FORMAT="relative_int")
+    asked: list[Any] = []
+    model = SimpleNamespace(get_response=lambda _, prompt: asked.append(prompt) or ("", 200))
+    agent = SimpleNamespace(cfg=SimpleNamespace(DEMO_MODE="COA", DATA=data), vlm=model)
+    agent.prompts, agent.use_screen_tag, agent.use_screen_txt = config["PROMPTS"], False, True
+    for name in ("make_action", "add_screen_txt", "format_bbox"):
+        setattr(agent, name, functools.partial(parts[name], agent))
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        elements = [_coat_element(draw) for _ in range(draw.randint(1, 12))]
+        texts = [draw.choice(("", "Set up", "a\nb")) for _ in elements]
+        types = [draw.choice(("TEXT", "icon_home")) for _ in elements]
+        history = draw.sample(("CLICK", "SCROLL", "PRESS HOME"), draw.randint(0, 3))
+        step = {"instruction": "open it", "image_full_path": "", "history_actions": history}
+        step |= {"ui_positions": elements, "ui_text": texts, "ui_types": types}
+        parts["coa_action"](agent, step, save_dir="")
+        (_, system), *turns = asked.pop()
+        theirs = "".join(turn["text"] + "<image 1>" * ("img_index" in turn) for _, turn in turns)
+        boxes = [(x, y, x + w, y + h) for y, x, h, w in elements]
+        listed = [
+            f"  {_element(types[n], texts[n], boxes[n], 640, 480)}"
+            for n in screens.reading_order(boxes)
+        ]
+        filled = {"elements": "\n".join(listed), "question": "open it"}
+        filled["history"] = (", ".join(history) or "None") + "."
+        ours = Aitz.officials[0].ask
+        for key, text in filled.items():
+            ours = ours.replace(f"{{{key}}}", text)
+        return (system, theirs), (COAT_SYSTEM, ours)
 
     return compare
 

@@ -1,4 +1,4 @@
-"""Clicks and actions on screens: OSWorld-G, MMBench-GUI, UI-Vision, AndroidControl, GUI-Odyssey."""
+"""Clicks and actions on screens: OSWorld-G, MMBench-GUI, UI-Vision, AndroidControl, GUI-Odyssey, AITZ."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
 from typing import Any
 
 import numpy as np
+from rapidfuzz.distance import Indel
 
 from vlmrl.answers import text
 from vlmrl.benchmark_rules.places import XY, screen_point
@@ -223,3 +226,144 @@ def _alike(right: str, stated: str) -> bool:
     if right in stated or stated in right:
         return True
     return 1 - text.edit_distance(right, stated) / max(len(right), len(stated)) >= 0.5
+
+
+# --------------------------------------------------------------------------------------------------
+# Actions, one step of an episode: AITZ, as CoAT's own code judges them.
+
+
+Corners = tuple[float, float, float, float]
+_KINDS = ("click", "scroll", "type", "press", "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneAction:
+    """The right action: its kind, its text, direction or button, and the elements and size of the screen."""
+
+    kind: str
+    info: str
+    elements: Sequence[Corners]
+    size: tuple[int, int]
+
+
+def coat_kind(action: str) -> str | None:
+    """Return the kind of an action by its name, or by the first word of a sentence."""
+    name = action.lower()
+    return "type" if name == "input" else next((kind for kind in _KINDS if kind in name), None)
+
+
+def coat_step(answer: str, right: PhoneAction) -> Step | None:
+    """Judge an action as CoAT does for AITZ (coat/evaluate.py); None: it has none that can be read.
+
+    The answer is an object with `ACTION` and `ARGS`, fenced or not, its last brace there or not. A text
+    has to contain the other, or be alike by more than 0.8; a direction and a button have to be equal.
+
+    The true place of a click is (0, 0) there, since only that of a scroll is read: a click is right if
+    its box, a fifth larger, holds that corner, or overlaps an element that does by more than half.
+
+    Differs from strict: so hardly any click is right, and an empty text is.
+    """
+    stated = _coat_action(answer)
+    if stated is None:
+        return None
+    (name, kind), arguments = stated
+    try:
+        box = arguments.get("bbox")
+        corners = None if box is None else _on_screen(box, right.size)
+        button = name.split("_")[1].lower() if kind == "press" else ""
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # the harness stops here
+        return None
+    if kind != right.kind:
+        return {"type": False, "step": False}
+    if kind == "click":
+        return {"type": True, "step": corners is not None and _at_corner(corners, right.elements)}
+    if kind == "scroll":
+        return {"type": True, "step": arguments.get("direction") == right.info}
+    if kind == "type":
+        typed = arguments.get("text", "")
+        if not isinstance(typed, str):  # the harness stops here, too
+            return None
+        alike = typed in right.info or right.info in typed
+        return {"type": True, "step": alike or Indel.normalized_similarity(typed, right.info) > 0.8}
+    return {"type": True, "step": kind == "stop" or button == right.info}
+
+
+def _coat_action(answer: str) -> tuple[tuple[str, str], Mapping[str, Any]] | None:
+    for reply in (answer, answer + "}"):
+        for mark in ("```json", "```JSON"):
+            reply = reply.removeprefix(mark)
+        reply = reply.removesuffix("```")
+        for mark in ("```json", "```JSON"):
+            reply = reply.split(mark)[1] if mark in reply else reply
+        try:
+            stated = json.loads(reply.split("```")[0])
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(stated, dict) or "ARGS" not in stated:
+            return None
+        name = stated.get("ACTION")
+        kind = coat_kind(name) if isinstance(name, str) else None
+        return ((str(name), kind), _object(stated["ARGS"])) if kind else None
+    return None
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _on_screen(box: Any, size: tuple[int, int]) -> Corners:
+    """Return a box in thousandths in whole pixels."""
+    x1, y1, x2, y2 = (
+        round(number / 1000 * side) for number, side in zip(box[:4], (*size, *size), strict=True)
+    )
+    return x1, y1, x2, y2
+
+
+def _larger(box: Corners) -> Corners:
+    """Return a box a fifth larger around its centre."""
+    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    width, height = (box[2] - box[0]) * 1.2, (box[3] - box[1]) * 1.2
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _at_corner(box: Corners, elements: Sequence[Corners]) -> bool:
+    stated, *others = map(_larger, (box, *elements))
+    if _holds_corner(stated):
+        return True
+    return any(_overlap(stated, other) > 0.5 for other in others if _holds_corner(other))
+
+
+def _holds_corner(box: Corners) -> bool:
+    return box[0] <= 0 <= box[2] and box[1] <= 0 <= box[3]
+
+
+def _overlap(a: Corners, b: Corners) -> float:
+    wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    both = max(0, wide) * max(0, high)
+    areas = [max((box[2] - box[0]) * (box[3] - box[1]), 1) for box in (a, b)]
+    return both / (areas[0] + areas[1] - both)
+
+
+def reading_order(boxes: Sequence[Corners]) -> list[int]:
+    """Return the numbers of elements line by line, as CoAT lists them (coat/screen_utils.py)."""
+
+    def compare(a: int, b: int) -> int:
+        (left, top, _, bottom), (other, above, _, below) = boxes[a], boxes[b]
+        if top > above and top > (above + below) / 2:
+            return 1
+        if top < above and above > (top + bottom) / 2:
+            return -1
+        return (left > other) - (left < other)
+
+    lines: list[list[int]] = []
+    for number in sorted(range(len(boxes)), key=cmp_to_key(compare)):
+        _, top, _, bottom = boxes[number]
+        if lines:
+            middles = [(boxes[each][1] + boxes[each][3]) * 0.5 for each in lines[-1]]
+            last = boxes[lines[-1][-1]]
+            beside = top < sum(middles) / len(middles) < bottom
+            if beside and last[1] < (top + bottom) * 0.5 < last[3]:
+                lines[-1].append(number)
+                continue
+        lines.append([number])
+    return [number for line in lines for number in sorted(line, key=lambda each: boxes[each][0])]

@@ -111,9 +111,9 @@ class Benchmark:
     added, -> value of the rows that count), `each` (column with a list, each item of which is a row; or
     several columns, each of which is a row that says under `EACH` which), `beside` (folder of the
     published data whose rows' columns a row has as well, the column of the row that names one of them,
-    and theirs that it names), `layout` (`coco`: one file with images, annotations and categories, see
-    `vlmrl.benchmarking.rows`; `moments`: one object with the sentences of each video, see
-    `vlmrl.benchmarking.rows`; `classes`: Visual-RFT's lists, see `vlmrl.benchmarking.rows`), `columns`
+    and theirs that it names), `layout` (`coco`: one file with images, annotations and categories;
+    `moments`: one object with the sentences of each video; `classes`: Visual-RFT's lists; `episodes`: a
+    list of steps a file; see `vlmrl.benchmarking.rows` for all of them), `columns`
     (our key -> column of the published layout, as in the card `table`), `box_space`, `box_format`,
     `cluster` (column that rows share which are not independent, such as their image; empty: every row
     for itself), `groups` (columns by which results are reported), `officials`, `strict` and `known`
@@ -131,7 +131,7 @@ class Benchmark:
     only: ClassVar[Mapping[str, str]] = {}
     each: ClassVar[str | tuple[str, ...]] = ""
     beside: ClassVar[tuple[str, ...]] = ()
-    layout: ClassVar[Literal["table", "coco", "moments", "classes"]] = "table"
+    layout: ClassVar[Literal["table", "coco", "moments", "classes", "episodes"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"

@@ -163,6 +163,42 @@ def moment_rows(file: Path) -> list[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------------------------
+# The steps of episodes, each a list in a file of its own, as rows of a benchmark: AITZ.
+
+
+EARLIER = "__earlier__"
+"""Key of a step with the steps before it in its episode."""
+
+
+def episode_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return one row a step of the JSON lists in a folder and below it, in the order of their paths.
+
+    Raises:
+        UserError: there is no such file, or one that is no list of objects.
+    """
+    episodes = [[*open_rows(file, file_split(file))] for file in sorted(folder.rglob("*.json"))]
+    if not episodes:
+        raise UserError(f"{folder}: expected JSON files with the steps of episodes, got none")
+    return [
+        {**step, EARLIER: steps[:number]} for steps in episodes for number, step in enumerate(steps)
+    ]
+
+
+def image_size(row: Mapping[str, object], name: str) -> tuple[int, int]:
+    """Return width and height of an image that lies beside the data file of a row.
+
+    Raises:
+        UserError: there is no such image.
+    """
+    path = file_of(row).parent / name
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except (OSError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path}: expected an image, got {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------
 # The images of COCO's one annotation file, and of LVIS's, as rows of a benchmark.
 
 
@@ -278,7 +314,12 @@ INDEX = "__index__"
 """Key of a row, and of a sample's `meta`, with the number of the row in its split."""
 EACH = "__each__"
 """Key of a row that is one of several columns (`Benchmark.each`), with the name of its column."""
-LAYOUTS = {"coco": coco_rows, "moments": moment_rows, "classes": class_rows}
+LAYOUTS = {
+    "coco": coco_rows,
+    "moments": moment_rows,
+    "classes": class_rows,
+    "episodes": episode_rows,
+}
 """Layouts that are no table, by name."""
 
 

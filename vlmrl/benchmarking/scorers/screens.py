@@ -37,10 +37,22 @@ def _odyssey(answer: str, sample: Sample, frame: Frame) -> Score:
     return _step_score(screens.odyssey_step(answer, str(sample.meta["right"]), box))
 
 
+def _coat(answer: str, sample: Sample, frame: Frame) -> Score:
+    width, height = _size(sample)
+    right = screens.PhoneAction(
+        str(sample.meta["kind"]),
+        str(sample.meta["info"]),
+        json.loads(str(sample.meta["target"])),
+        (int(width), int(height)),
+    )
+    return _step_score(screens.coat_step(answer, right))
+
+
 SCORERS: dict[str, Scorer] = {
     "click_osworld": _osworld,
     "click_mmbench_gui": point_scorer(lambda a, s: screens.mmbench_gui_point(a, _size(s))),
     "click_ui_vision": point_scorer(lambda a, s: screens.ui_vision_point(a)),
     "step_os_atlas": _os_atlas,
     "step_odyssey": _odyssey,
+    "step_coat": _coat,
 }
