@@ -10,7 +10,7 @@ from tables import code, escape, header, row
 
 from vlmrl.features.import_config.tables import EASYR1_RULES, HF_RULES, Rule
 
-TRIED: tuple[Any, ...] = ("lora", ["accuracy"])
+TRIED: tuple[Any, ...] = ("lora", ["accuracy"], "sequence_mask")
 """Values of which a rule of several keys says what they are."""
 JOINT = {
     "per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation, "
