@@ -126,6 +126,7 @@ def lmms_screen_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 def own_screen_rules(own: Path | None) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of papers' own code: from a random state to (theirs, ours)."""
     rules: dict[str, tuple[str, Callable[[Path], Rule]]] = {
+        "mmbench_gui_letter": ("MMBench-GUI", _mmbench_gui_letter),
         "mmbench_gui_point": ("MMBench-GUI", _mmbench_gui),
         "ui_vision_point": ("UI-Vision", _ui_vision),
         "os_atlas_step": ("OS-Atlas", _os_atlas),
@@ -139,6 +140,19 @@ def own_screen_rules(own: Path | None) -> Iterator[tuple[str, Rule]]:
             yield name, make(own / checkout)
         else:
             print(f"{name}: not compared, there is no checkout of it")
+
+
+def _mmbench_gui_letter(folder: Path) -> Rule:
+    name = "parser_answers_into_option"
+    read = lift(folder / "utils/misc.py", name)[name]
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        said = any_answer(draw) + draw.choice(
+            ("", "", " 'b'", "\nc", ' "D".', "Answer： E", " option f")
+        )
+        return read(said), letters.mmbench_gui_letter(said)
+
+    return compare
 
 
 def _mmbench_gui(folder: Path) -> Rule:

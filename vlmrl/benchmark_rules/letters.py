@@ -591,6 +591,17 @@ def naturalbench_word(answer: str, words: Pair) -> str | None:
     return min(at, key=lambda word: at[word]) if at else None
 
 
+def mmbench_gui_letter(answer: str) -> str | None:
+    """Find a letter of A to F as MMBench-GUI does (utils/misc.py), in either case.
+
+    Before a full stop or a colon, after "option", after "answer", at the start of a line, in quotes, or
+    as a word before no other: the first of the first form that occurs.
+
+    Differs from strict: a line that begins "Because" says B.
+    """
+    return next((match[1].upper() for form in _MMBENCH_GUI if (match := form.search(answer))), None)
+
+
 def tagged_letter(answer: str) -> str | None:
     """Return the word in the answer tag as Med-R1 does (src/eval_vqa); without tags, a bare word."""
     match = re.search(r"<answer>\s*(\w+)\s*</answer>", answer)
@@ -611,6 +622,17 @@ _MMVP = tuple(
         r"answer\s+is\s+\(?([AB])\)?",
         r"option\s+\(?([AB])\)?",
         r"\(?([AB])\)?(?:\s|$)",
+    )
+)
+_MMBENCH_GUI = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"\b([A-F])[.:](?!\w)",
+        r"\bOption\s+([A-F])\b",
+        r"\bAnswer\s*[:\uff1a]?\s*([A-F])\b",
+        r"^[ \t]*([A-F])",
+        r"['\"]([A-F])['\"]",
+        r"\b([A-F])\b(?!\s+\w)",
     )
 )
 _VISULOGIC = tuple(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from vlmrl.benchmark_rules import screens
+from vlmrl.benchmark_rules import letters, screens
 from vlmrl.benchmark_rules.places import XY
-from vlmrl.benchmarking.scores import Score, Scorer, point_scorer
+from vlmrl.benchmarking.scores import Score, Scorer, letter_scorer, point_scorer
 from vlmrl.schema import Frame, Sample
 
 
@@ -49,6 +49,7 @@ def _coat(answer: str, sample: Sample, frame: Frame) -> Score:
 
 
 SCORERS: dict[str, Scorer] = {
+    "letter_mmbench_gui": letter_scorer(lambda a, s: letters.mmbench_gui_letter(a)),
     "click_osworld": _osworld,
     "click_mmbench_gui": point_scorer(lambda a, s: screens.mmbench_gui_point(a, _size(s))),
     "click_ui_vision": point_scorer(lambda a, s: screens.ui_vision_point(a)),
