@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import json
+import math
 import random
 import re
 import statistics
@@ -14,6 +18,9 @@ from answers import any_answer, lift
 
 from vlmrl.benchmark_rules import Harness, letters, words
 from vlmrl.benchmarking import chart_prompts
+from vlmrl.benchmarking.scorers import SCORERS
+from vlmrl.benchmarks.ocrbench_v2 import TASKS, OcrbenchV2
+from vlmrl.schema import Frame, Sample, Truth
 
 Rule = Callable[[random.Random], tuple[Any, Any]]
 
@@ -66,6 +73,112 @@ def lmms_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 
     yield "blind_reading", blind_reading
     yield "charxiv questions", _charxiv(tasks / "charxiv")
+    yield "ocrbench_v2", _ocrbench_v2(tasks / "ocrbench_v2")
+
+
+def _ocrbench_v2(folder: Path) -> Rule:
+    metrics = lift(
+        folder / "vqa_metric.py",
+        *("levenshtein_distance", "vqa_evaluation", "cn_vqa_evaluation", "counting_evaluation"),
+        *("vqa_evaluation_case_sensitive", "extract_first_number", "math_expression_evaluation"),
+        *("remove_text_tags", "cn_math_expression_evaluation"),
+        math=math,
+    )
+    objects = lift(
+        folder / "TEDS_metric.py",
+        *("convert_str_to_dict", "generate_combinations", "compute_f1_score"),
+        **{"json": json, "ast": ast, "product": itertools.product},
+    )
+    boxes = lift(
+        folder / "IoUscore_metric.py",
+        *("calculate_iou", "vqa_with_position_evaluation", "extract_coordinates"),
+        **{"ast": ast, "vqa_evaluation": metrics["vqa_evaluation"]},
+    )
+    given = {**metrics, **objects, **boxes, "ast": ast}
+    whole = lift(folder / "utils.py", "ocrbench_v2_process_results", "is_nan_value", **given)
+
+    def score(draw: random.Random) -> tuple[Any, Any]:
+        row = any_ocr_row(draw)
+        answer = near_ocr_answer(draw, row).strip()
+        theirs = whole["ocrbench_v2_process_results"](
+            {**row, "answers": [*row["answers"]]}, [answer]
+        )
+        adapted = OcrbenchV2("").adapt({**row, "image": None, "id": 0})
+        facts = {key: adapted.get(key) for key in ("type", "eval", "fields_of", "place")}
+        sample = Sample("x", "x", (), Truth(text=tuple(row["answers"])), meta=facts)
+        ours = SCORERS["ocrbench_v2"](answer, sample, Frame(640, 480)).value
+        return round(float(theirs["ocrbench_v2_accuracy"]["score"]), 12), round(
+            float(ours or 0), 12
+        )
+
+    return score
+
+
+TEXTS = (
+    "12",
+    "Old Moon",
+    "the quick brown fox jumps over",
+    "A",
+    "甲 乙",
+    "甲,乙,丙,丁,戊",
+    "3 cm",
+    "Yes",
+)
+FORMULAS = (r"x^{2} + 1", r"\frac{a}{b}", r"\text{if} x", "x_1")
+
+
+def any_ocr_row(draw: random.Random) -> dict[str, Any]:
+    """Draw a published row of OCRBench v2 of any task that we keep."""
+    task = draw.choice(TASKS)
+    row: dict[str, Any] = {"type": task, "question": "Which?", "eval": "None", "bbox": None}
+    if task == "text counting en":
+        answers = [str(draw.randint(1, 30)) for _ in range(draw.randint(1, 2))]
+        return {**row, "answers": answers, "eval": draw.choice(("exact match", "regression"))}
+    if task.startswith("formula"):
+        return {**row, "answers": [draw.choice(FORMULAS)]}
+    if task.startswith("key information"):
+        fields = {
+            name: draw.sample(TEXTS, draw.randint(1, 2)) for name in ("total", "date", "人 名")
+        }
+        return {**row, "answers": [json.dumps(fields, ensure_ascii=False)]}
+    if "position" in task or "grounding" in task:
+        place = [draw.randint(0, 400), draw.randint(0, 400), draw.randint(401, 1000), 900]
+        if "grounding" in task:
+            return {**row, "answers": [*map(str, place)]}
+        return {**row, "answers": draw.sample(TEXTS, 2), "bbox": place}
+    by = draw.choice(("None", "multiple choice", "case sensitive"))
+    single = by == "multiple choice" or task.startswith("handwritten")
+    answers = [draw.choice("ABCD")] if single else draw.sample(TEXTS, draw.randint(1, 3))
+    answers = ["ABD"] if task.startswith("handwritten") else answers
+    return {**row, "eval": by, "answers": answers}
+
+
+def near_ocr_answer(draw: random.Random, row: dict[str, Any]) -> str:
+    """Draw a hostile answer, or one near to the truth of the row."""
+    right, other = draw.choice(row["answers"]), any_answer(draw)
+    if row["type"].startswith("key information"):
+        fields = {key: draw.choice(values) for key, values in json.loads(right).items()}
+        fields = {key: draw.choice((value, other)) for key, value in fields.items()}
+        listed = draw.choice((json.dumps(fields, ensure_ascii=False), str(fields)))
+        pairs = "\n".join(f"{key}{draw.choice((': ', '=', ' : '))}{v}" for key, v in fields.items())
+        right = draw.choice((listed, f"Here:\n```json\n{listed}\n```", pairs, listed[:-1], "[1]"))
+    if row["bbox"] or "grounding" in row["type"]:
+        place = [*map(int, row["bbox"] or row["answers"])]
+        place = [n + draw.choice((0, 0, 5, -30, 700)) for n in place]
+        box = draw.choice(("[{}, {}, {}, {}]", "({},{},{},{})", "[{}, {}, {}]")).format(*place)
+        if row["bbox"]:
+            stated = {"answer": draw.choice((right, other)), "bbox": draw.choice((box, place))}
+            box = draw.choice((json.dumps(stated), str(stated), f"answer: {right}, bbox: {box}"))
+        right = draw.choice((box, f"{box} or (1, 2, 3, 4)", f"at {box} {box}"))
+    near = (
+        right,
+        f"It is {right}.",
+        right.lower(),
+        right.replace(" ", ""),
+        right[1:],
+        f" {right}\n",
+    )
+    return draw.choice((*near, ", ".join(right), other, f"{other} {right}"))
 
 
 def _charxiv(folder: Path) -> Rule:
