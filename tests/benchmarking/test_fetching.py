@@ -105,6 +105,15 @@ def test_a_folder_of_downloads_works_the_same(published, tmp_path: Path) -> None
     assert (tmp_path / "data/ai2d/more/b.txt").exists() and (folder / "media.zip").exists()
 
 
+def test_the_folder_beside_the_rows_is_fetched_too(tmp_path: Path) -> None:
+    downloads = write_published(tmp_path / "hub", "gqa", "testdev", ROWS["gqa"])
+    (downloads / "testdev_all_images").mkdir()
+    (downloads / "testdev_all_images/testdev-00000-of-00001.parquet").write_bytes(b"not wanted")
+    home = fetch_benchmark("gqa", tmp_path / "data", origin=str(downloads), say=lambda _: None)
+    folders = {file.parent.name for file in home.glob("*/*.parquet")}
+    assert folders == {"testdev_balanced_instructions", "testdev_balanced_images"}
+
+
 @pytest.mark.parametrize("path", ["../out.txt", "/out.txt", "a/../../out.txt"])
 def test_a_path_that_leads_outside_is_refused(hub: Hub, tmp_path: Path, path: str) -> None:
     hub.contents[AI2D] = {"media.zip": zipped({path: b"x"})}
