@@ -26,6 +26,7 @@ import output_reference
 import part_pages
 import plan_page
 import recipe_pages
+import resume_table
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -54,6 +55,7 @@ FILLED = {
     "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
     "<!-- records -->": figures.table,
+    "<!-- resume -->": resume_table.table,
 }
 """Comments of pages, and what is written in their place."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")

@@ -82,7 +82,7 @@ def test_kuberay_has_room_for_what_it_launches(tmp_path: Path) -> None:
     gpu, graders = GROUPS["gpu"], GROUPS["graders"]
     assert given["nodes"] <= gpu["replicas"] == gpu["minReplicas"] == gpu["maxReplicas"]
     assert given["gpus_per_node"] == limit(gpu, "nvidia.com/gpu") <= limit(gpu, "cpu")
-    assert (settings.cluster.address, settings.resume) == ("auto", "auto")
+    assert (settings.cluster.address, settings.resume.start) == ("auto", "auto")
 
     offered = json.loads(json.loads(graders["rayStartParams"]["resources"]))
     assert offered == {RESOURCE: limit(graders, "cpu")}

@@ -50,7 +50,7 @@ def test_slurm_with_ray(stubs: Stubs) -> None:
     given, settings = launched(stubs)
     assert (given["config"], given["nodes"], given["gpus_per_node"]) == ("mine.yaml", 4, 8)
     assert settings.cluster.address == "10.0.0.1:6379"
-    assert (settings.resume, settings.run.name) == ("auto", "a name")
+    assert (settings.resume.start, settings.run.name) == ("auto", "a name")
 
 
 def test_slurm_with_ray_refuses_a_loopback_address(stubs: Stubs) -> None:
@@ -88,7 +88,7 @@ def test_slurm_with_torchrun(stubs: Stubs) -> None:
     assert (options.nnodes, options.nproc_per_node) == ("4", "8")
     assert (options.rdzv_endpoint, options.rdzv_id) == ("n1:29500", "7")
     given, settings = parse(train)
-    assert given["config"] == "mine.yaml" and settings.resume == "auto"
+    assert given["config"] == "mine.yaml" and settings.resume.start == "auto"
     assert settings.run.name == "a name"
 
 
@@ -107,7 +107,7 @@ def test_ssh(stubs: Stubs) -> None:
     given, settings = launched(stubs)
     assert (given["config"], given["nodes"], given["gpus_per_node"]) == ("mine.yaml", 2, 2)
     assert settings.cluster.address == "10.0.0.1:6379"
-    assert (settings.resume, settings.run.name) == ("auto", "a name")
+    assert (settings.resume.start, settings.run.name) == ("auto", "a name")
 
 
 TOKEN = 'echo "$RAY_AUTH_MODE ${RAY_AUTH_TOKEN:-$(cat "$RAY_AUTH_TOKEN_PATH")}"\n'
@@ -146,7 +146,7 @@ def test_ray_job_submit(stubs: Stubs, tmp_path: Path) -> None:
     assert stop_wait(json.loads(options[options.index("--runtime-env-json") + 1])) > 3
     given, settings = launched(stubs)
     assert (given["config"], given["nodes"], given["gpus_per_node"]) == ("mine.yaml", 4, 8)
-    assert (settings.cluster.address, settings.resume) == ("auto", "auto")
+    assert (settings.cluster.address, settings.resume.start) == ("auto", "auto")
     assert settings.run.name == "a name"
 
 
@@ -171,5 +171,5 @@ def test_skypilot(stubs: Stubs, tmp_path: Path) -> None:
     assert len(stubs.calls("start_cluster")) == nodes
     given, settings = launched(stubs)
     assert (given["config"], given["nodes"], given["gpus_per_node"]) == ("mine.yaml", 4, 8)
-    assert settings.cluster.address == "10.0.0.1:6379" and settings.resume == "auto"
+    assert settings.cluster.address == "10.0.0.1:6379" and settings.resume.start == "auto"
     assert str(settings.folder).startswith(next(iter(task["volumes"])))

@@ -141,7 +141,7 @@ def test_another_run_in_the_same_folder_begins_anew(folder: Path) -> None:
     write_step(folder, 1)
     run.refresh()
     assert run_folder.move_aside(folder) is not None
-    run_folder.write_config(folder, config().model_copy(update={"resume": "auto"}))
+    run_folder.write_config(folder, config().model_copy(update={"resume": ResumeConfig(start="auto")}))
     run.refresh()
     assert run.steps == 0 and run.metrics.keys == []
 

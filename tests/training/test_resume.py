@@ -119,7 +119,7 @@ def test_a_run_killed_before_its_summary_comes_to_its_end(whole, tmp_path):
 
 @pytest.mark.slow
 def test_resuming_with_other_data_is_refused(whole):
-    with pytest.raises(UserError, match="the data have changed"):
+    with pytest.raises(UserError, match=r"resume: run\.seed was 0, is 4"):
         lifecycle.train(config(whole, "resume=auto", "run.steps=9", "run.seed=4"))
 
 

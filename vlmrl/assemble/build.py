@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm, passes_of
+from vlmrl.assemble import resuming
 from vlmrl.assemble.prompts import (
     build_eval_batches,
     build_loader,
@@ -43,12 +44,14 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog
 from vlmrl.schema import Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
+from vlmrl.system.files import append_line
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
@@ -109,6 +112,7 @@ def build_trainer(
     refuse_parts(config, distributed.world())
     with output.doing("opening the data"):
         train_sources = open_training(config)
+        begun = resuming.begin(config, start, progress, train_sources)
         benchmarks = open_benchmarks(config)
         held_out = [*open_held_out(config), *benchmarks]
     rewards, staged = rewards_by_source(config), rewards_by_stage(config)
@@ -116,7 +120,7 @@ def build_trainer(
     stack.callback(scorer.close)
     chosen = build_engine(config, pools.fleet)
     algorithms = build_algorithms(config)
-    policy = _build_policy(config, start, train_sources, output)
+    policy = _build_policy(config, start, begun, train_sources, output)
     with output.doing(f"starting engine {config.engine.name}"):
         engine = stack.enter_context(closing(chosen.start(policy)))
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
@@ -174,7 +178,11 @@ def _build_machines(config: Config, done: int, log: RunLog) -> Machines:
 
 
 def _build_policy(
-    config: Config, start: Path | None, sources: Sequence[Source], output: Output
+    config: Config,
+    start: Path | None,
+    begun: Mapping[str, Any],
+    sources: Sequence[Source],
+    output: Output,
 ) -> Policy:
     """Load the model, begin the run folder, and build the policy."""
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
@@ -185,6 +193,9 @@ def _build_policy(
         if start is None:  # what an earlier run left there is moved aside
             run_folder.move_aside(config.folder)
         run_folder.write_config(config.folder, config)
+        append_line(run_folder.starts_path(config.folder), begun)
+        for change in begun["changed"]:
+            output.say(Noted(f"since the start before: {change}"))
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     return Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)

@@ -204,8 +204,8 @@ def _run(
 ) -> dict[str, Any]:
     start = None
     if distributed.is_main() or config.run.mirror is None:
-        start = checkpoint.resolve(config.resume, config.folder)
-        if copies is not None and config.resume == "auto":
+        start = checkpoint.resolve(config.resume.start, config.folder)
+        if copies is not None and config.resume.start == "auto":
             start = copies.restore(start)
     start = distributed.from_main(start)
     progress = checkpoint.read_progress(start) if start else Progress()

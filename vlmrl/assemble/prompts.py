@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
 from vlmrl.assemble.turns import tools_by_source
 from vlmrl.config import Config, EvaluationConfig
+from vlmrl.config.changes import is_allowed
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
 from vlmrl.data.quarantine import Quarantine
@@ -64,6 +65,16 @@ def prompt_maker_of(
     )
 
 
+def may_differ(allow: Sequence[str]) -> list[str]:
+    """Return what of the loader's state need not be the same at a resume that allows these keys."""
+    keys = {"data.train": "sources", "run.seed": "seed"}
+    return [
+        name
+        for key, name in keys.items()
+        if is_allowed(key, allow) or any(below.startswith(f"{key}.") for below in allow)
+    ]
+
+
 def build_loader(
     config: Config,
     sources: Sequence[Source],
@@ -102,6 +113,7 @@ def build_loader(
         workers=config.data.workers,
         prefetch_mb=config.data.prefetch_mb,
         weights=weights,
+        may_differ=may_differ(config.resume.allow),
     )
 
 

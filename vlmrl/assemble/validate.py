@@ -122,9 +122,9 @@ def check_paths(config: Config) -> None:
 
     if config.model.path is not None:
         _check_model(config.model.path)
-    if config.resume not in ("never", "auto") and not Path(config.resume).is_dir():
+    if config.resume.start not in ("never", "auto") and not Path(config.resume.start).is_dir():
         raise UserError(
-            f"resume: expected never, auto or a checkpoint folder, got {config.resume!r}"
+            f"resume: expected never, auto or a checkpoint folder, got {config.resume.start!r}"
         )
     if config.data.media_root is not None:
         _require_path("data.media_root", config.data.media_root)

@@ -27,6 +27,7 @@ from vlmrl.config.sections.run import (
     ChecksConfig,
     ControlConfig,
     EvaluationConfig,
+    ResumeConfig,
     RunConfig,
 )
 from vlmrl.config.whole import Config, StageConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -43,6 +44,26 @@ class MayChange:
 
 Scheduled = Annotated[T, MayChange()]
 """The type of a key whose value may be a schedule: the section holds the value at the start."""
+
+
+@dataclass(frozen=True)
+class AtResume:
+    """Marks what a resume does with another value of a key, and of all below it that have no mark.
+
+    `free` lets it pass, `noted` says so, `fixed` refuses it; a key without a mark is noted. `moved` names
+    entries of a mapping that are noted all the same: what lies elsewhere is told by its content.
+    """
+
+    how: Literal["free", "noted", "fixed"]
+    moved: tuple[str, ...] = ()
+
+
+Free = Annotated[T, AtResume("free")]
+"""The type of a key that a resumed run may change without a word: where it writes, how fast it goes."""
+Fixed = Annotated[T, AtResume("fixed")]
+"""The type of a key that makes a checkpoint another thing if it changes."""
+Unfixed = Annotated[T, AtResume("noted")]
+"""The type of a key that may change though what it belongs to is fixed."""
 
 
 class Section(BaseModel):

@@ -86,6 +86,7 @@ def load_yaml(text: str) -> Any:
 SHORT = {
     "algorithm": "name",
     "engine": "name",
+    "resume": "start",
     "rewards": "verifier",
     "train": "card",
     "sources": "card",

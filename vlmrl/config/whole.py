@@ -15,7 +15,7 @@ from vlmrl import plugins
 from vlmrl.config import schedule
 from vlmrl.config.exclusions import refuse_keys
 from vlmrl.config.named_models import NamedModels, name_model
-from vlmrl.config.section import PluginRef, Section, refusing
+from vlmrl.config.section import Free, PluginRef, Section, refusing
 from vlmrl.config.sections.data import DataConfig, SourceConfig
 from vlmrl.config.sections.model import (
     ClusterConfig,
@@ -37,6 +37,7 @@ from vlmrl.config.sections.run import (
     ChecksConfig,
     ControlConfig,
     EvaluationConfig,
+    ResumeConfig,
     RunConfig,
     Trackers,
     benchmark_metrics,
@@ -145,8 +146,8 @@ class Config(Section):
 
     run: RunConfig = RunConfig()
     """Where the run is written, how long it takes, and what it keeps."""
-    resume: str = "never"
-    """`never`, `auto` (from the run folder's last whole checkpoint, if any), or a checkpoint's path."""
+    resume: Free[ResumeConfig] = ResumeConfig()
+    """Where the run begins: `never`, `auto` or a checkpoint's path."""
     model: ModelConfig
     """The policy: a checkpoint, or a small model that is built for the run."""
     data: DataConfig
@@ -173,15 +174,15 @@ class Config(Section):
     """Frozen models that parts of the config ask, by name: `{verifier: judge, options: {model: NAME}}`."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """AdamW, and how a batch of rollouts is divided into updates."""
-    distributed: DistributedConfig = DistributedConfig()
+    distributed: Free[DistributedConfig] = DistributedConfig()
     """How several processes train one model."""
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: Free[ClusterConfig] = ClusterConfig()
     """Many machines, for `vlmrl launch`."""
     evaluation: EvaluationConfig | None = EvaluationConfig()
     """Held-out evaluation. null: none."""
-    checks: ChecksConfig = ChecksConfig()
+    checks: Free[ChecksConfig] = ChecksConfig()
     """Checks during the run: parity of engine and trainer, media ablation."""
-    tracking: Trackers = Field(default={}, validate_default=True)
+    tracking: Free[Trackers] = Field(default={}, validate_default=True)
     """Where curves go in addition to metrics.jsonl and the console."""
     control: ControlConfig = ControlConfig()
     """Control experiments that must not learn."""

@@ -11,7 +11,7 @@ import bisect
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -349,8 +349,10 @@ class Loader:
         workers: int = 0,
         prefetch_mb: int = 256,
         weights: Callable[[float], Sequence[float]] | None = None,
+        may_differ: Collection[str] = (),
     ) -> None:
         self.sources = tuple(sources)
+        self._may_differ = may_differ
         self._weights = weights
         self.quarantine = Quarantine() if quarantine is None else quarantine
         self._make, self._making = make, threading.Lock()
@@ -404,11 +406,11 @@ class Loader:
         """Go on where `state` was taken; what a sampler had learned is given to `plan` before.
 
         Raises:
-            UserError: the sources or the seed are not those of the state.
+            UserError: the sources, the seed or the sampler are not those of the state, and may not differ.
         """
         for key, now in self._fixed.items():
             was = state.get(key, MIXTURE)
-            if was != now:
+            if was != now and key not in self._may_differ:
                 raise UserError(f"resume: the data have changed: {key} was {was}, now is {now}")
         self._tally.seen, self._tally.bad = state["seen"], state["bad"]
         self._drawn = state["draws"]

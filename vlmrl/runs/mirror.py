@@ -398,7 +398,7 @@ def opened(config: Config, tell: Callable[[str], None]) -> Iterator[Mirror | Non
         return
     url = f"{config.run.mirror.rstrip('/')}/{config.folder.name}"
     mirror = Mirror(url, config.folder, config.run.keep_checkpoints, tell)
-    if config.resume == "never" and (newest := mirror.newest()):
+    if config.resume.start == "never" and (newest := mirror.newest()):
         raise UserError(
             f"run.mirror: {url} has a run with {newest}: go on with it (resume=auto), choose another "
             "run.name, or delete it"

@@ -1,6 +1,7 @@
 """The run folder: its files, and how they are written.
 
     config.json             the resolved config, plus `versions` and `git`
+    starts.jsonl            one line a start of the run: its config, and what had changed since the one before
     metrics.jsonl           one line a GRPO step: {"step": n, "reward/mean": ..., ...}
     sft.jsonl               one line a cold-start step: {"step": n, "loss": ..., ...}
     rollouts/step-N.jsonl   one line a prompt (`vlmrl.runs.rollout_rows`)
@@ -66,6 +67,11 @@ def sft_path(folder: Path) -> Path:
 def loopholes_path(folder: Path) -> Path:
     """Return the file with the alarms of the loophole watch."""
     return folder / "loopholes.jsonl"
+
+
+def starts_path(folder: Path) -> Path:
+    """Return the file with a line for each start of the run."""
+    return folder / "starts.jsonl"
 
 
 def ranks_path(folder: Path) -> Path:
@@ -146,6 +152,12 @@ def write_config(folder: Path, config: Config) -> Path:
     """Write config.json: the resolved config, the versions and the git revision that ran it."""
     tree = hide_secrets(config.model_dump(mode="json"))
     return write_json(folder / "config.json", {**tree, "versions": versions(), "git": revision()})
+
+
+def read_starts(folder: Path) -> list[dict[str, Any]]:
+    """Return a line for each start of the run, none where an earlier version wrote it."""
+    path = starts_path(folder)
+    return read_lines(path) if path.exists() else []
 
 
 def write_ranks(folder: Path, step: int, hosts: Sequence[str]) -> Path:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Named, PluginRef, Scheduled, Section
+from vlmrl.config.section import (
+    AtResume,
+    Fixed,
+    Free,
+    Named,
+    PluginRef,
+    Scheduled,
+    Section,
+    Unfixed,
+)
 from vlmrl.config.sections.rewards import RewardConfig
 
 
@@ -31,32 +40,34 @@ class SourceConfig(Named):
     """Name on its curves. Absent: the card's or the file's name."""
     card: str
     """One of `vlmrl list cards`, `path/to/file.py:Name`, or a data file or folder."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Annotated[dict[str, Any], AtResume("fixed", ("path", "root"))] = Field(
+        default_factory=dict
+    )
     """Options of the card."""
-    published: PublishedConfig | None = None
+    published: Free[PublishedConfig | None] = None
     """Where its data are published: `vlmrl data fetch CONFIG` gets them. Absent: the data are yours."""
     split: str = "train"
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
-    held_out: str = "test"
+    held_out: Unfixed[str] = "test"
     """Split that is evaluated where `evaluation.sources` is absent, whole or cut (`train[:200]`)."""
     weight: Scheduled[float] = Field(1.0, ge=0)
     """Share in the mixture, relative to the other sources. 0: its rows are not drawn, and a strategy asks
     of it."""
-    template: str | dict[str, Any] | None = None
+    template: Unfixed[str | dict[str, Any] | None] = None
     """Answer template of its samples: a shipped name, a YAML file, or a mapping with `tags`. Absent: the
     card's choice."""
-    instruct: bool = True
+    instruct: Unfixed[bool] = True
     """Append the template's instruction ("think in <think> ...") to the question."""
-    tools: list[PluginRef] = []
+    tools: Unfixed[list[PluginRef]] = []
     """What the policy may call between its turns, in training and evaluation: of `vlmrl list tools`. With
     `instruct` the system turn offers them. Empty: a completion is a single turn."""
-    environment: PluginRef | None = None
+    environment: Unfixed[PluginRef | None] = None
     """The world in which the policy acts turn by turn, in training and evaluation: one of `vlmrl list
     environments`. Its actions are offered as tools are. The card `world` draws its prompts. Absent: none."""
-    few_shot: str | None = None
+    few_shot: Unfixed[str | None] = None
     """Split whose rows are shown before every question, each with its right answer (`demos[:2]`), at
     most 8. A row is never its own example."""
-    rewards: list[RewardConfig] | None = None
+    rewards: Unfixed[list[RewardConfig] | None] = None
     """Verifiers of this source. Absent: the config's `rewards`."""
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows."""
@@ -156,18 +167,18 @@ class SamplerConfig(PluginRef):
 class DataConfig(Section):
     """What the policy is trained on."""
 
-    train: list[SourceConfig] = Field(min_length=1)
+    train: Fixed[list[SourceConfig]] = Field(min_length=1)
     """Training sources."""
-    sampler: SamplerConfig = SamplerConfig()
+    sampler: Fixed[SamplerConfig] = SamplerConfig()
     """Which rows of the training sources are drawn, and in what order."""
     system: str = ""
     """Text of the system turn of every prompt; a row's own comes before it. Empty: none but the one that
     a model's chat template may write."""
     max_prompt_tokens: int = Field(4096, ge=1)
     """Longest prompt, in tokens. A longer one is dropped and counted, never cut."""
-    workers: int = Field(0, ge=0)
+    workers: Free[int] = Field(0, ge=0)
     """Processes that decode media; prompts are then made ahead of their use. 0: decode in line."""
-    prefetch_mb: int = Field(256, ge=1)
+    prefetch_mb: Free[int] = Field(256, ge=1)
     """Limit in MiB on decoded media, and again on finished prompts, that wait in memory."""
     quarantine_limit: float = Field(0.05, ge=0, le=1)
     """Stop when more than this share of the rows seen (after the first 20) is bad."""
@@ -175,9 +186,9 @@ class DataConfig(Section):
     """Allow media at http and https addresses."""
     allow_private_urls: bool = False
     """Allow addresses on this machine and in private networks, also by redirection."""
-    url_timeout_s: float = Field(20.0, gt=0)
+    url_timeout_s: Free[float] = Field(20.0, gt=0)
     """Seconds to fetch one file; a row whose file takes longer is bad."""
-    url_cache: str | None = None
+    url_cache: Free[str | None] = None
     """Folder that keeps fetched files. Absent: `vlmrl/urls` in the user's cache."""
     media_root: str | None = None
     """Folder that media paths must stay inside. Relative ones start from the card's own folder (its
@@ -186,9 +197,9 @@ class DataConfig(Section):
     """How videos are sampled and resized."""
     audio: AudioConfig = AudioConfig()
     """How audio is read."""
-    decode_timeout_s: float = Field(120.0, gt=0)
+    decode_timeout_s: Free[float] = Field(120.0, gt=0)
     """Seconds to decode the media of one row; a row that takes longer is bad."""
-    decode_memory_mb: int = Field(1024, ge=64)
+    decode_memory_mb: Free[int] = Field(1024, ge=64)
     """Memory in MiB to decode the media of one row; a row that takes more is bad."""
     max_media_mb: int = Field(1024, ge=1)
     """Most MiB of media files in one row; a row with more is bad."""

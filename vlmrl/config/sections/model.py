@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from vlmrl.config.section import Scheduled, Section
+from vlmrl.config.section import Fixed, Free, Scheduled, Section, Unfixed
 from vlmrl.config.sections.data import SourceConfig
 
 # --------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class LoraConfig(Section):
     """Rank of the adapters."""
     alpha: float = 32
     """Scale of the adapters: their output is multiplied by alpha / rank."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Unfixed[float] = Field(0.0, ge=0, lt=1)
     """Dropout on the adapters' input."""
     towers: list[Tower] = ["language"]
     """Towers whose linear layers get an adapter."""
@@ -171,7 +171,7 @@ class TeacherConfig(Section):
     """One of `models`, by its name: its `url` or `path`, its key and its `timeout_s`."""
     quantization: Literal["nf4"] | None = None
     """Load the language tower's linear layers of a `path` in 4 bits. Needs bitsandbytes."""
-    timeout_s: float = Field(300.0, gt=0)
+    timeout_s: Free[float] = Field(300.0, gt=0)
     """Seconds within which a server must grade a completion."""
 
     @model_validator(mode="after")
@@ -200,18 +200,18 @@ class NamedModelConfig(Section):
     """Checkpoint folder, run folder or hub name; `start`: what the policy starts from (`model.path`)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights of a checkpoint, and in which it computes."""
-    devices: str | None = None
+    devices: Free[str | None] = None
     """CUDA_VISIBLE_DEVICES of a checkpoint's process: `"1"`; empty: it computes on the CPU. Absent: the GPU
     of the rank that asks."""
-    key_env: str = "OPENAI_API_KEY"
+    key_env: Free[str] = "OPENAI_API_KEY"
     """The environment variable that holds the key; unset: none is sent."""
-    concurrency: int = Field(16, ge=1)
+    concurrency: Free[int] = Field(16, ge=1)
     """Questions that each process has under way at a time."""
-    timeout_s: float = Field(60.0, gt=0)
+    timeout_s: Free[float] = Field(60.0, gt=0)
     """Seconds for one question, all its attempts and the pauses between them included, but not the time
     it waits for its turn, nor for a checkpoint to be loaded. A checkpoint's process that lets half of it
     pass is killed and started again."""
-    attempts: int = Field(3, ge=1)
+    attempts: Free[int] = Field(3, ge=1)
     """Requests for one question. The pauses between them double, or are as long as the server says."""
     max_requests_per_step: int | None = Field(None, ge=1)
     """Requests that each process sends in one step at most; further questions fail. Absent: no limit."""
@@ -240,23 +240,23 @@ class NamedModel(NamedModelConfig):
 class ModelConfig(Section):
     """The policy: a checkpoint folder or hub name, or a small model that is built for the run."""
 
-    path: str | None = None
+    path: Fixed[str | None] = None
     """Checkpoint folder or hub name. Give this or `build`."""
-    build: BuildConfig | None = None
+    build: Fixed[BuildConfig | None] = None
     """A small model to build instead of loading one."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which the model computes. Weights that train stay float32; with bfloat16 the forward
     runs under autocast and frozen weights are stored in bfloat16."""
-    freeze: list[Tower] = []
+    freeze: Fixed[list[Tower]] = []
     """Towers that are not trained."""
-    keep_features_gib: float = Field(0.0, ge=0)
+    keep_features_gib: Free[float] = Field(0.0, ge=0)
     """GiB of host memory of each process for what frozen towers of media found, kept from step to step
     by content: media that come again are not computed again. 0: it is kept within a step only."""
-    lora: LoraConfig | None = None
+    lora: Fixed[LoraConfig | None] = None
     """Train adapters instead of the weights. Absent: train the weights."""
-    quantization: Literal["nf4"] | None = None
+    quantization: Fixed[Literal["nf4"] | None] = None
     """Keep the language tower's linear layers in 4 bits (QLoRA). Needs `lora` and bitsandbytes."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Free[bool] = False
     """Recompute activations in the backward pass: less memory, more time."""
     router_replay: bool = False
     """Choose each token's experts in the update as the engine chose them in the rollout (R3): for
@@ -272,7 +272,7 @@ class ModelConfig(Section):
     """How LLaVA-OneVision shows each of several images of a prompt: in one tile, as its authors do, or in a
     grid of tiles like a single image, the only way of vLLM. Saved with the model. Absent: the checkpoint's
     own, else tile."""
-    trust_remote_code: bool = False
+    trust_remote_code: Free[bool] = False
     """Run the Python code that comes with the checkpoint."""
 
     @model_validator(mode="after")
@@ -293,12 +293,12 @@ class ModelConfig(Section):
 class OptimizerConfig(Section):
     """AdamW, and how a batch of rollouts is divided into updates."""
 
-    name: Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"] = "adamw"
+    name: Fixed[Literal["adamw", "adamw_8bit", "paged_adamw", "paged_adamw_8bit"]] = "adamw"
     """8bit: the optimizer's state takes a quarter of the memory. paged: its state may leave a full
     GPU. Both through bitsandbytes."""
     lr: Scheduled[float] = Field(1e-6, gt=0)
     """Learning rate after the warm-up."""
-    lr_factors: dict[Tower, Annotated[float, Field(gt=0)]] = {}
+    lr_factors: Fixed[dict[Tower, Annotated[float, Field(gt=0)]]] = {}
     """Multiples of `lr` for single towers, e.g. {vision: 0.1, projector: 2}, at every step of RL."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and its square."""

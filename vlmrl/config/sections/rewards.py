@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from vlmrl.config import schedule
-from vlmrl.config.section import Named, Scheduled, Section, refusing
+from vlmrl.config.section import Free, Named, Scheduled, Section, refusing
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
@@ -44,7 +44,7 @@ class TurnsConfig(Section):
     """Most seconds that tools take for one rollout."""
     fault_limit: float = Field(0.5, ge=0, le=1)
     """Stop when more than this share of the last 200 calls failed."""
-    workers: int = Field(1, ge=1)
+    workers: Free[int] = Field(1, ge=1)
     """Processes that run the tools of a source."""
     branching: BranchingConfig | None = None
     """Let rollouts of training share their first turns with others of their group. Absent: none does."""
@@ -124,7 +124,7 @@ class RewardConfig(Named):
     """Name of a reward that is multiplied by 1 + w·s of this one, which is not counted by itself."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the verifier; each a value or a schedule."""
-    timeout_s: float | None = Field(None, gt=0)
+    timeout_s: Free[float | None] = Field(None, gt=0)
     """Seconds for one call, which then runs in a process that can be killed. Absent: 30 for verifiers
     of your own, 5 for slow shipped ones; other shipped ones run in line."""
 
@@ -167,9 +167,9 @@ class ScoringConfig(Section):
     every gate is positive, else 0."""
     truncated: Literal["score", "zero", "mask"] = "score"
     """What a completion that was cut at the token limit gets: its score, 0, or no part in training."""
-    workers: int = Field(2, ge=1)
+    workers: Free[int] = Field(2, ge=1)
     """Processes of the pool for verifiers with a time limit."""
-    worker_memory_mb: int = Field(4096, ge=64)
+    worker_memory_mb: Free[int] = Field(4096, ge=64)
     """MiB that one of these processes may take beyond what its verifiers load at first. A call that
     needs more ends the process (Linux only); every process is replaced after 10,000 calls as well."""
     fault_limit: float = Field(0.2, gt=0, le=1)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from vlmrl import plugins
-from vlmrl.config.section import Named, Section, refusing
+from vlmrl.config.section import Fixed, Free, Named, Section, refusing
 from vlmrl.config.sections.data import SourceConfig
 from vlmrl.errors import UserError
 
@@ -48,7 +48,7 @@ class EvaluationConfig(Section):
     computed from these."""
     limit: int | None = Field(None, ge=1)
     """Use only the first N rows of each source."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: Free[int] = Field(32, ge=1)
     """Prompts to generate at a time."""
     force_thinking: bool = False
     """Also answer every question twice more, greedily: once forced to think and once forced not to.
@@ -222,36 +222,47 @@ class ControlConfig(Section):
 # The section `run` of a config.
 
 
+class ResumeConfig(Named):
+    """Where a run begins, and what of its config may have changed since."""
+
+    short = "start"
+    start: str = "never"
+    """`never`, `auto` (from the run folder's last whole checkpoint, if any), or a checkpoint's path."""
+    allow: list[str] = []
+    """Keys that may have changed though they make the checkpoint another thing, such as `model.path`; a key
+    stands for all below it, `data` also for changed rows. Other changes are noted, or of no matter."""
+
+
 class RunConfig(Section):
     """Where a run is written, how long it takes, and what it keeps."""
 
-    name: str = "run"
+    name: Free[str] = "run"
     """Name of the run, in its folder and in trackers."""
-    dir: str | None = None
+    dir: Free[str | None] = None
     """Run folder. Absent: `runs/<name>`."""
-    seed: int = 0
+    seed: Fixed[int] = 0
     """Seed of everything that is drawn at random: data order, completions, a built model's weights."""
     steps: int = Field(100, ge=0)
     """GRPO steps. One step: generate, score, update."""
-    threads: int | None = Field(None, ge=1)
+    threads: Free[int | None] = Field(None, ge=1)
     """CPU threads of torch. Absent: torch's own choice."""
-    save_every: int = Field(50, ge=1)
+    save_every: Free[int] = Field(50, ge=1)
     """Steps between checkpoints."""
-    save_in_background: bool = False
+    save_in_background: Free[bool] = False
     """Go on training while a checkpoint is written, from a copy of weights and optimizer state in the
     host's memory. The next checkpoint and the end of the run wait for it."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: Free[int] = Field(2, ge=1)
     """Number of recent checkpoints to keep, beside the best one and the last of the cold start."""
-    mirror: str | None = None
+    mirror: Free[str | None] = None
     """URL of a folder of runs in an object store, such as `s3://bucket/runs`, or of any other kind that
     fsspec knows. Each checkpoint is copied to the folder of the run's name in it, with the logs, and
     `resume=auto` goes on from there where the run folder is empty. Credentials come from the environment."""
-    rollouts_every: int = Field(10, ge=1)
+    rollouts_every: Free[int] = Field(10, ge=1)
     """Steps between the files `rollouts/step-N.jsonl` and `tokens/step-N.jsonl`. The first and the last step
     are always written."""
-    on_full_disk: Literal["stop", "wait"] = "stop"
+    on_full_disk: Free[Literal["stop", "wait"]] = "stop"
     """What a full disk does: stop the run in one line, or let it wait until there is room."""
-    report: bool = True
+    report: Free[bool] = True
     """Write report.html at the end."""
 
     def stores_rollouts(self, step: int) -> bool:

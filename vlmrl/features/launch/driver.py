@@ -132,7 +132,7 @@ class _Launch:
             try:
                 arguments = ["-m", "vlmrl", "train", *self.arguments]
                 if reached := self._reached():  # go on from there
-                    own = config.resume in ("never", "auto")
+                    own = config.resume.start in ("never", "auto")
                     arguments.append(f"resume={'auto' if own else reached}")
                 with self.output.doing("starting the ranks"):
                     failed = attempt.start(arguments, Path.cwd())
@@ -145,8 +145,8 @@ class _Launch:
     def _logs(self, number: int) -> Path:
         """Return the folder of an attempt's logs, in the run folder of a new or a resumed run."""
         folder = self.config.folder.absolute()
-        begun = self._reached() if self.config.resume == "never" else _checkpoints(folder)
-        if self.config.resume in ("never", "auto") and not begun:
+        begun = self._reached() if self.config.resume.start == "never" else _checkpoints(folder)
+        if self.config.resume.start in ("never", "auto") and not begun:
             run_folder.move_aside(folder)
         logs = folder / "logs" / f"attempt-{number}"
         logs.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.assemble.trained_run import read_config
-from vlmrl.config import Config
+from vlmrl.config import Config, ResumeConfig
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
@@ -399,7 +399,9 @@ def _prepare(run: Path, scratch: Path, start: int) -> None:
         "save_in_background": False,
     }
     here = {"run": config.run.model_copy(update=changes), "tracking": {"tensorboard": False}}
-    run_folder.write_config(scratch, config.model_copy(update={**here, "resume": "auto"}))
+    run_folder.write_config(
+        scratch, config.model_copy(update={**here, "resume": ResumeConfig(start="auto")})
+    )
 
 
 def list_changes(written: Mapping[str, Any]) -> Iterator[str]:

@@ -348,9 +348,18 @@ def build_report(run_dir: Path | str) -> Path:
         + [*(g.title for g in shown), "In numbers", "Config"],
         images=album.images.values(),
         config=json.dumps(config, indent=2, ensure_ascii=False),
+        starts=list(start_lines(folder)),
     )
     # Lone surrogates, which JSON can carry and UTF-8 cannot, become question marks.
     return write_bytes(folder / "report.html", page.encode("utf-8", "replace"))
+
+
+def start_lines(folder: Path) -> Iterator[str]:
+    """Yield a sentence for each start of a run after the first: when, from where, and what had changed."""
+    for start in run_folder.read_starts(folder)[1:]:
+        changed = "; ".join(start["changed"]) or "nothing had changed"
+        done = "the cold start" if start["phase"] == "sft" else f"step {start['step']}"
+        yield f"Resumed after {done}, {start['time']}: {changed}."
 
 
 def read_ends(folder: Path) -> dict[int, list[dict[str, Any]]]:
