@@ -34,6 +34,7 @@ TASKS: Mapping[str, str] = {
     "labels": "labels",
     "fields": "actions and objects",
     "text": "free answers, reading, mathematics",
+    "none": "refusals",
 }
 """Kind of truth -> the task that has it."""
 WORLDS = "environments"
@@ -147,6 +148,8 @@ def asked_in(config: Config) -> Sequence[tuple[str, str]]:
 @functools.cache
 def task_of(verifier: str) -> str:
     """Return the task of which a verifier is; empty: it needs no truth (a format, a length)."""
+    if verifier == "refusal":  # it also judges samples that have another truth
+        return TASKS["none"]
     needs = getattr(plugins.load("verifier", verifier), "needs", ())
     first = needs[0] if needs else ""
     return TASKS.get(first if isinstance(first, str) else first[0], "") if first else ""
@@ -158,10 +161,12 @@ def media_in(columns: Container[str]) -> tuple[str, ...]:
 
 
 def media_of(source: SourceConfig) -> tuple[str, ...]:
-    """Return the media of a source: those of its columns, those of its card, or images."""
+    """Return the media of a source: those of its columns, its layout or its card, or images."""
     columns = source.options.get("columns")
     if isinstance(columns, Mapping):
         return media_in(columns)
+    if layout := source.options.get("layout"):
+        return media_in(plugins.load("layout", layout).fields) or ("image",)
     declared: tuple[str, ...] = plugins.load("card", source.card).media
     return declared or ("image",)
 

@@ -116,8 +116,7 @@ def build_trainer(
         benchmarks = open_benchmarks(config)
         held_out = [*open_held_out(config), *benchmarks]
     rewards, staged = rewards_by_source(config), rewards_by_stage(config)
-    scorer = Scorer(rewards, config.scoring, staged, pools.make_pool)
-    stack.callback(scorer.close)
+    scorer = stack.enter_context(Scorer(rewards, config.scoring, staged, pools.make_pool))
     chosen = build_engine(config, pools.fleet)
     algorithms = build_algorithms(config)
     policy = _build_policy(config, start, begun, train_sources, output)
@@ -126,7 +125,7 @@ def build_trainer(
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
     size, (sampler, weights) = config.rollout.prompts, build_sampler(config)
     loader = build_loader(config, train_sources, policy, size, quarantine, sampler, weights)
-    stack.callback(loader.close)
+    stack.enter_context(loader)
     done = progress.step if progress.phase == "rl" else 0
     log = stack.enter_context(RunLog(config, config.folder, config.run.steps, done, output))
     plan, every = config.evaluation, config.checks.loopholes_every
