@@ -83,7 +83,7 @@ def _words() -> Rule:
 def _drawn(draw: random.Random) -> tuple[list[str], list[list[str]]]:
     """Draw the captions and the references of a few images; some captions are near to a reference."""
     references = [
-        [any_caption(draw) or "x" for _ in range(draw.randint(1, 3))]
+        [f"{any_caption(draw)} end" for _ in range(draw.randint(1, 3))]
         for _ in range(draw.randint(2, 5))
     ]
     near = [draw.choice(texts) for texts in references]
