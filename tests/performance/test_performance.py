@@ -23,6 +23,7 @@ SMALL = {
     "levels": "quickstart --rows 50",
     "watch": "--steps 200 --appends 3",
     "intervals": "--draws 2",
+    "guests": "--requests 20 --slow 6 --pause 0.5",
 }
 ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",

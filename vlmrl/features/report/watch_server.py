@@ -35,7 +35,7 @@ from vlmrl.features.report.live_pages import (
 from vlmrl.features.report.live_run import LiveRun
 from vlmrl.features.report.page import HERE
 from vlmrl.features.report.row_pages import row_answers
-from vlmrl.pages.local_server import LOOPBACK, listen, token_for
+from vlmrl.pages.local_server import listen, token_for, trusted_hosts
 from vlmrl.pages.render import script_hash
 
 POLICY = (
@@ -113,8 +113,7 @@ def watch(folder: Path, host: str, port: int) -> None:
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a run folder or a folder of runs, got none")
     token = token_for(host)
-    hosts = LOOPBACK if host in LOOPBACK else ("*",)
-    app = build_watch_app(WatchedRuns(folder), token, hosts)
+    app = build_watch_app(WatchedRuns(folder), token, trusted_hosts(host))
     listen(app, host, port, f"watching {folder} at", "")
 
 

@@ -112,6 +112,7 @@ class ServedModel:
         start = max((index for index, token in enumerate(ids) if token in marks), default=0) + 1
         before, after = tuple(ids[:start]), tuple(ids[start:])
         config = policy.base.config.get_text_config()
+        _require_readable(len(ids), config.max_position_embeddings)
         if not after or max(ids) >= config.vocab_size:
             raise UserError(
                 "token_ids: expected tokens of this model's vocabulary behind the last medium"
@@ -122,10 +123,7 @@ class ServedModel:
             raise UserError(
                 "token_ids: this model's tokenizer makes other ids of what the media are in"
             )
-        if (length := len(encoded.ids) + len(after)) > config.max_position_embeddings:
-            raise UserError(
-                f"{length} tokens: the model reads at most {config.max_position_embeddings}"
-            )
+        _require_readable(len(encoded.ids) + len(after), config.max_position_embeddings)
         prompt = Prompt(sample, "", encoded, family.frame(processor, None), tuple(media))
         ones = torch.ones(1, len(after))
         row = torch.zeros(1, dtype=torch.long)
@@ -158,6 +156,11 @@ class ServedModel:
         self._engine.close()
 
 
+def _require_readable(length: int, longest: int) -> None:
+    if length > longest:
+        raise UserError(f"{length} tokens: the model reads at most {longest}")
+
+
 class Answers(Protocol):
     """A model that answers prompts, several in one pass."""
 
@@ -183,22 +186,29 @@ T = TypeVar("T")
 
 @dataclass
 class _Waiting:
-    """A request on its way: its completions arrive in `done`."""
+    """A request on its way: its completions arrive in `done`, and then its sample is forgotten."""
 
-    sample: Sample
+    sample: Sample | None
     sampling: Sampling
     done: Future[tuple[Prompt, tuple[Completion, ...]]] = field(default_factory=Future)
+
+    def forget(self) -> None:
+        self.sample = None
 
 
 @dataclass
 class _Call:
-    """What is done with the model between two passes: its result arrives in `done`."""
+    """What is done with the model between two passes: its result arrives in `done`, as with `_Waiting`."""
 
-    work: Callable[[], Any]
+    work: Callable[[], Any] | None
     done: Future[Any] = field(default_factory=Future)
+
+    def forget(self) -> None:
+        self.work = None
 
     def run(self) -> None:
         if self.done.set_running_or_notify_cancel():
+            assert self.work is not None
             try:
                 self.done.set_result(self.work())
             except Exception as error:
@@ -223,7 +233,7 @@ class Batches:
     ) -> Future[tuple[Prompt, tuple[Completion, ...]]]:
         """Return the future of a request's prompt and completions; a bad medium is its exception."""
         waiting = _Waiting(sample, sampling)
-        self._queue.put(waiting)
+        self._put(waiting)
         return waiting.done
 
     def call(self, work: Callable[[ServedModel], T]) -> Future[T]:
@@ -236,8 +246,13 @@ class Batches:
         if not isinstance(model, ServedModel):
             raise UserError("this model writes nothing: it cannot grade a text")
         waiting = _Call(lambda: work(model))
-        self._queue.put(waiting)
+        self._put(waiting)
         return waiting.done
+
+    def _put(self, waiting: _Waiting | _Call) -> None:
+        # Whose client has left may wait for long, and shall not hold its media.
+        waiting.done.add_done_callback(lambda _: waiting.forget())
+        self._queue.put(waiting)
 
     def close(self) -> None:
         """Finish the pass in hand, refuse what waits, and stop the model."""
@@ -272,6 +287,7 @@ class Batches:
         ready: list[tuple[_Waiting, Prompt]] = []
         for waiting in batch:
             try:
+                assert waiting.sample is not None  # its future runs, so it is not done
                 ready.append((waiting, self._model.prompt(waiting.sample, Access())))
             except Exception as error:
                 waiting.done.set_exception(error)

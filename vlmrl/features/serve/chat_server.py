@@ -36,7 +36,7 @@ from vlmrl.errors import UserError
 from vlmrl.features.serve.asked_model import Batches, Dtype, ServedModel
 from vlmrl.features.serve.reward_models import open_model
 from vlmrl.media.access import reference
-from vlmrl.pages.local_server import LOOPBACK, OtherModel, answer, listen, token_for
+from vlmrl.pages.local_server import Desk, OtherModel, listen, token_for, trusted_hosts
 from vlmrl.schema import Completion, Media, MediaKind, Prompt, Sample, Truth, Turn
 from vlmrl.system.processes import end_if_asked
 
@@ -44,6 +44,8 @@ MAX_COMPLETIONS = 64
 """Most completions of one request."""
 MAX_TOKENS = 512
 """Length of a completion where a request does not say."""
+MAX_TEXT = 2**20
+"""Characters of all texts of a request; to make tokens of more would keep others waiting."""
 REFUSED = ("tools", "functions", "stop", "logprobs", "logit_bias", "response_format", "audio")
 """Keys that would change the reply, and that this server does not know how to honour."""
 MEDIA: dict[str, MediaKind] = {
@@ -118,10 +120,17 @@ def _sample(messages: object, rates: bool) -> Sample:
     if not turns or turns[-1].role != last_role:
         speaker = turns[-1].role if turns else "none"
         raise UserError(f"messages: expected the last one to be of the {last_role}, got {speaker}")
+    texts = (system, *(part for turn in turns for part in turn.parts if isinstance(part, str)))
+    _require_short(sum(map(len, texts)), "messages")
     *history, last = turns
     return Sample(
         "request", "request", last.parts, Truth(), "none", system=system, history=tuple(history)
     )
+
+
+def _require_short(length: int, key: str) -> None:
+    if length > MAX_TEXT:
+        raise UserError(f"{key}: expected at most {MAX_TEXT} characters of text, got {length}")
 
 
 def _parts(content: object, where: str) -> tuple[str | Media, ...]:
@@ -189,10 +198,10 @@ class Grading:
     sample: Sample
 
 
-def _grading_routes(batches: Batches) -> list[Route]:
+def _grading_routes(batches: Batches, desk: Desk) -> list[Route]:
     def handled(handle: Handle) -> Callable[[Request], Any]:
         async def respond(request: Request) -> Response:
-            return await answer(request, lambda body: (handle(body), JSONResponse))
+            return await desk.answer(request, lambda body: (handle(body), JSONResponse))
 
         return respond
 
@@ -200,6 +209,7 @@ def _grading_routes(batches: Batches) -> list[Route]:
         text = body.get("prompt") if isinstance(body, Mapping) else None
         if not isinstance(text, str):
             raise UserError(f"prompt: expected a text, got {text!r:.40}")
+        _require_short(len(text), "prompt")
         special = body.get("add_special_tokens", True) is True
         return batches.call(lambda model: {"tokens": model.tokenize(text, special)})
 
@@ -293,7 +303,7 @@ def serve_hf(
     end_if_asked()
     token, name = token_for(host), name or _name_of(model)
     batches = Batches(open_model(model, dtype), batch)
-    app = build_app(batches, name, token, LOOPBACK if host in LOOPBACK else ("*",))
+    app = build_app(batches, name, token, trusted_hosts(host))
     listen(app, host, port, f"serving {name} at", "/v1")
 
 
@@ -303,6 +313,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
     It answers only requests that name one of `hosts`, so that no web page reaches it under a name of its
     own, and that are JSON, which a page of another origin may not send.
     """
+    desk = Desk()
 
     async def health(request: Request) -> Response:
         return Response()
@@ -319,7 +330,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
             pending = batches.ask(question.sample, question.sampling)
             return pending, lambda answered: _reply(name, answered, question.stream)
 
-        return await answer(request, read)
+        return await desk.answer(request, read)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -330,7 +341,7 @@ def build_app(batches: Batches, name: str, token: str | None, hosts: tuple[str, 
         Route("/health", health),
         Route("/v1/models", models),
         Route("/v1/chat/completions", chat, methods=["POST"]),
-        *_grading_routes(batches),
+        *_grading_routes(batches, desk),
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if token:
