@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.report_page import begin_run, completion, config, row, verdict
+from vlmrl.config import ResumeConfig
 from vlmrl.features.report.gallery import FacetChoice
 from vlmrl.features.report.growing import AXES, MAX_POINTS, StepLines
 from vlmrl.features.report.live_pages import compared, newer_parts, say_state
@@ -141,7 +142,9 @@ def test_another_run_in_the_same_folder_begins_anew(folder: Path) -> None:
     write_step(folder, 1)
     run.refresh()
     assert run_folder.move_aside(folder) is not None
-    run_folder.write_config(folder, config().model_copy(update={"resume": ResumeConfig(start="auto")}))
+    run_folder.write_config(
+        folder, config().model_copy(update={"resume": ResumeConfig(start="auto")})
+    )
     run.refresh()
     assert run.steps == 0 and run.metrics.keys == []
 
