@@ -25,6 +25,7 @@ Rows of Video-R1, R1-AQA and VideoChat-R1 (grounded questions) are read under th
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -238,8 +239,8 @@ def _truth(row: Mapping[str, Any], stated: tuple[str, ...]) -> Truth:
         return Truth(choice=answer, options=options, text=(answer,))
     if row.get("count") is not None:
         return json_form.read({"number": row["count"]}, Frame())
-    if _NUMBER.fullmatch(answer):
-        return Truth(text=(answer,), number=float(answer.replace(",", "")))
+    if _NUMBER.fullmatch(answer) and math.isfinite(value := float(answer.replace(",", ""))):
+        return Truth(text=(answer,), number=value)
     return Truth(text=(answer,))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+from collections.abc import Iterator
 from types import ModuleType
 
 # Exit codes of the command line; 0 is success.
@@ -46,6 +49,10 @@ class MediaError(UserError):
     """An image, video or audio that cannot be read; the message names the file and the reason."""
 
 
+class DiskError(OSError):
+    """The disk or the system cannot read files: not the fault of one row, so the run ends."""
+
+
 class NotFinite(UserError):
     """A NaN or an infinity in weights, logits or rewards; the message names what is not finite."""
 
@@ -68,3 +75,37 @@ def import_extra(module: str, extra: str) -> ModuleType:
         raise MissingExtra(
             f"the package {error.name!r} is not installed: pip install 'vlmrl[{extra}]'"
         ) from error
+
+
+SYSTEM_FAULTS = frozenset(
+    getattr(errno, name)
+    for name in "EIO EMFILE ENFILE ENOMEM ESTALE ENOTCONN ENODEV ENXIO EREMOTEIO".split()
+    if hasattr(errno, name)
+)
+"""What a disk or a system at fault may say; whether it is at fault, only a trial tells."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+MAX_REASON = 1000
+"""Characters of an error over a row; its values may be of any length."""
+
+
+@contextlib.contextmanager
+def about_row(what: str) -> Iterator[None]:
+    """Make whatever is raised within a UserError that begins with `what`: a row's fault ends no run.
+
+    Raises:
+        UserError: something went wrong over the row.
+        DiskError, OSError, MemoryError, MissingExtra: it is the disk's or the machine's fault.
+    """
+    try:
+        yield
+    except (UserError, DiskError, MemoryError, MissingExtra):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (*SYSTEM_FAULTS, *FULL_DISK):
+            raise
+        raise UserError(f"{what}: {type(error).__name__}: {shortened(str(error))}") from error
+
+
+def shortened(text: str, most: int = MAX_REASON) -> str:
+    """Return a text without its middle, where it has more than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"

@@ -507,7 +507,7 @@ def test_any_exception_over_a_row_is_about_that_row(tmp_path: Path) -> None:
     take(Loader([source], picky_make, 10, quarantine=quarantine, quarantine_limit=1), 2)
     assert quarantine.rows(source) == {1, 2}
     noted = (tmp_path / "quarantine.jsonl").read_text()
-    assert "buggy train row 1: the card raised KeyError: 'boxes'" in noted
+    assert "buggy train row 1: the card: KeyError: 'boxes'" in noted
     assert "sample 'train-2': ValueError: odd shape" in noted
 
 

@@ -16,10 +16,10 @@ from PIL import Image
 
 from helpers.videos import animation
 from vlmrl.config import VideoConfig
-from vlmrl.errors import MediaError
+from vlmrl.errors import DiskError, MediaError
 from vlmrl.media import access as access_module
 from vlmrl.media import decode as decode_module
-from vlmrl.media.access import Access, DiskError, Reading
+from vlmrl.media.access import Access, Reading
 from vlmrl.media.decode import DecodeJob, decode, decode_in_order, measure_image
 from vlmrl.schema import Media, Sample, Truth
 from vlmrl.system.deadline_pool import DeadlinePool

@@ -6,6 +6,7 @@ that `--help` and the checks answer at once.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -125,6 +126,8 @@ data_app.command("list")(check.list_cards)
 def run(arguments: Sequence[str]) -> None:
     """Run one command; errors become a line on stderr and an exit code, as `main` says."""
     debug = "--debug" in arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # rows may hold what no terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
     except (UserError, MissingExtra) as error:

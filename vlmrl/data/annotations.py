@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import random
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -191,4 +192,5 @@ def _are_numbers(place: object, count: int) -> bool:
         isinstance(place, list | tuple)
         and len(place) == count
         and all(isinstance(n, int | float) and not isinstance(n, bool) for n in place)
+        and all(abs(n) <= sys.float_info.max for n in place)  # nor NaN
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.files.rows import RowsView
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, about_row
 from vlmrl.schema import Sample
 from vlmrl.system.seeds import uniform
 
@@ -133,7 +133,8 @@ def select(card: Card, split: str) -> RowsView:
     positions = []
     for position in range(len(rows)):
         try:
-            group = card.group(rows[position])
+            with about_row(f"row {position}"):
+                group = card.group(rows[position])
         except UserError:  # a bad row is reported when it is loaded, not here
             group = None
         if low <= uniform(f"row {position}" if group is None else group) < high:

@@ -7,7 +7,6 @@ split.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
@@ -22,8 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 from vlmrl.data.card import Card
 from vlmrl.data.files.rows import DEMO, Rows, RowsView, narrowed
 from vlmrl.data.ratings import MANIFEST, whole_lines
-from vlmrl.errors import UserError
-from vlmrl.schema import Box, Demo, Frame, Truth
+from vlmrl.errors import UserError, about_row
+from vlmrl.schema import Box, Demo, Frame, Sample, Truth
 from vlmrl.truths import prompting
 
 # --------------------------------------------------------------------------------------------------
@@ -33,6 +32,8 @@ from vlmrl.truths import prompting
 _ROWS = ("top", "", "bottom")
 _COLUMNS = ("left", "", "right")
 CORPUS_ROWS = 2000
+TINY = Frame(9, 9)
+"""A frame in which coordinates have one digit."""
 
 
 def demonstration(
@@ -90,19 +91,25 @@ def corpus(
     `frame`: the image's, where all have the same; else coordinates are left to the list of
     numbers, in which small ones come first because small models see small images.
     """
-    texts = []
-    for row in itertools.islice(rows, CORPUS_ROWS):
+    texts: list[str] = []
+    for index in range(min(len(rows), CORPUS_ROWS)):
         try:
-            sample = card.to_sample(row, "corpus")
+            with about_row(f"row {index}"):
+                own = _texts(card.to_sample(rows[index], "corpus"), frame or TINY)
+                "".join(own).encode()  # a lone surrogate is no text
         except UserError:  # the loader reports and counts it
             continue
-        texts.append(sample.conversation)
-        if sample.demo is not None:
-            tiny = Frame(9, 9)  # coordinates of one digit
-            texts += [prompting.write_call(turn, frame or tiny) for turn in sample.demo.turns]
-            if sample.demo.text is not None or sample.demo.answer is not None:
-                texts.append(prompting.demonstrate(sample.demo, sample.template, frame or tiny))
+        texts += own
     return texts if frame else texts + [f"{number}, " for number in range(1001)]
+
+
+def _texts(sample: Sample, frame: Frame) -> list[str]:
+    texts = [sample.conversation]
+    if sample.demo is not None:
+        texts += [prompting.write_call(turn, frame) for turn in sample.demo.turns]
+        if sample.demo.text is not None or sample.demo.answer is not None:
+            texts.append(prompting.demonstrate(sample.demo, sample.template, frame))
+    return texts
 
 
 # --------------------------------------------------------------------------------------------------

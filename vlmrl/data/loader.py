@@ -21,7 +21,7 @@ from vlmrl import plugins
 from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler import AdaptiveSampler, Sampler, SeenRewards, SourceRows
 from vlmrl.data.source import Source, known_rows, mean_rewards
-from vlmrl.errors import MissingExtra, UserError
+from vlmrl.errors import UserError, about_row
 from vlmrl.media.decode import DecodeJob, Outcome, decode_in_order
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
 from vlmrl.schema.media import Decoded, num_bytes
@@ -582,13 +582,10 @@ def _tried(
         return decoded
     assert isinstance(job.sample, Sample)
     try:
-        prompt = make(job.sample, decoded)
+        with about_row(f"sample {job.sample.id!r:.200}"):
+            prompt = make(job.sample, decoded)
     except UserError as error:
         return error
-    except (OSError, MemoryError, MissingExtra):  # not about this row
-        raise
-    except Exception as error:
-        return UserError(f"sample {job.sample.id!r}: {type(error).__name__}: {error}")
     length = len(prompt.encoded.ids)
     if max_tokens is not None and length > max_tokens:
         return TooLong(f"prompt of {length} tokens; data.max_prompt_tokens is {max_tokens}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.data.source import Source
-from vlmrl.errors import MediaError, UserError
+from vlmrl.errors import MediaError, UserError, about_row, shortened
 from vlmrl.schema import Prompt, Sample
 from vlmrl.system import distributed
 from vlmrl.system.files import append_line, read_lines, write_lines
@@ -74,7 +74,7 @@ class Quarantine:
             "split": source.split,
             "row": row,
             "kind": kind,
-            "reason": str(error),
+            "reason": shortened(str(error)),
         }
         self._note(line)
         self._write(line)
@@ -157,10 +157,11 @@ class Tally:
 def row_id(source: Source, row: int) -> str | None:
     """Return the `id` of a row, if it can be read and has one."""
     try:
-        identity = source.rows[row].get("id")
+        with about_row(f"row {row}"):
+            identity = source.rows[row].get("id")
+            return None if identity is None else shortened(str(identity))
     except UserError:
         return None
-    return None if identity is None else str(identity)
 
 
 def read_sample(source: Source, row: int, quarantine: Quarantine) -> Sample | UserError | None:
@@ -180,5 +181,5 @@ def note_bad(source: Source, row: int, found: Found, quarantine: Quarantine) -> 
         return f"{source.name} {source.split} row {row} (known)"
     if isinstance(found, UserError):
         quarantine.add(source, row, row_id(source, row), found)
-        return str(found)
+        return quarantine.reasons(source)[row]
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 from vlmrl import plugins
 from vlmrl.data.files.rows import WHERE, cell
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, about_row
 from vlmrl.media.access import reference
 from vlmrl.schema import Media, MediaKind, RowReward, Sample, Turn
 
@@ -33,7 +33,7 @@ from vlmrl.schema import Media, MediaKind, RowReward, Sample, Turn
 
 KEYS = ("verifier", "weight", "options")
 MAX_WEIGHT = 1e6
-"""Largest weight of one verifier: a reward must fit float32."""
+"""Largest weight of a verifier or of a row: a reward, or loss, must fit float32."""
 MAX_REWARDS = 16
 """Most verifiers of one row."""
 MAX_CONFIGURATIONS = 64
@@ -81,7 +81,8 @@ def check_all(
         where = str(row.get(WHERE, f"row {index}"))
         where += f": column {column!r}" if read is None else ""
         try:
-            stated = cell(row, column) if read is None else read(row)
+            with about_row(f"column {column!r}"):
+                stated = cell(row, column) if read is None else read(row)
             known.update(replace(r, weight=1.0) for r in read_rewards(stated))
         except UserError as error:
             raise UserError(f"{where}: {error}") from error

@@ -22,7 +22,7 @@ from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
 from vlmrl.data.row_forms import check_applies
 from vlmrl.data.sampler import SourceRows
-from vlmrl.errors import MissingExtra, UserError, import_extra
+from vlmrl.errors import UserError, about_row, import_extra
 from vlmrl.media.access import Access, Reading, giving_access
 from vlmrl.schema import Rewards, Rollouts, Sample, Template
 
@@ -61,19 +61,17 @@ class Source:
             UserError: the row is bad; the message says where it is.
             MissingExtra: the row has audio, and what reads audio is not installed.
         """
-        row = self.rows[index]
-        where = row.get(WHERE, f"{self.name} {self.split} row {index}")
+        where = f"{self.name} {self.split} row {index}"
+        with about_row(where):
+            row = self.rows[index]
+            where = row.get(WHERE, where)
         try:
-            with giving_access(self.access):
+            with about_row("the card"), giving_access(self.access):
                 sample = self.card.to_sample(row, self.name)
-            _ = sample.main_medium  # refused here if the truth names an image that there is not
-            check_applies(sample)
+                _ = sample.main_medium  # refused here if the truth names an image that there is not
+                check_applies(sample)
         except UserError as error:
             raise type(error)(f"{where}: {error}") from error
-        except (OSError, MemoryError, MissingExtra):  # not about this row
-            raise
-        except Exception as error:
-            raise UserError(f"{where}: the card raised {type(error).__name__}: {error}") from error
         kinds = {medium.kind for medium in sample.media}
         if "audio" in kinds or ("video" in kinds and self.reading.with_audio):
             import_extra("soundfile", "audio")

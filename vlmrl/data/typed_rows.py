@@ -8,6 +8,7 @@ None say nothing.
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,7 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
         parts=_parts(row, media, typing),
         truth=truth,
         demo=demo,
-        weight=_number(_get(row, "weight", 1.0), "weight"),
+        weight=_weight(row),
         meta={
             **_get(row, "meta", {}),
             "where": where,
@@ -245,8 +246,18 @@ def _typed(key: str, value: object) -> Any:
     return value
 
 
+def _weight(row: Mapping[str, object]) -> float:
+    weight = _number(_get(row, "weight", 1.0), "weight")
+    if abs(weight) > row_forms.MAX_WEIGHT:
+        raise UserError(f"weight: expected at most {row_forms.MAX_WEIGHT:g}, got {weight:g}")
+    return weight
+
+
 def _number(value: Any, key: str) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{key}: expected a number, got {value!r:.60}") from error
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError("not finite")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{key}: expected a finite number, got {value!r:.60}") from error
+    return number

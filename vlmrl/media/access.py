@@ -7,8 +7,6 @@ point; a URL is fetched only if the config allows it.
 from __future__ import annotations
 
 import base64
-import binascii
-import errno
 import io
 import itertools
 import os
@@ -20,19 +18,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vlmrl.config import AudioConfig, VideoConfig
-from vlmrl.errors import MediaError, UserError
+from vlmrl.errors import SYSTEM_FAULTS, DiskError, MediaError, UserError
 from vlmrl.schema import Media, MediaKind
 
 # The base64 text of a PNG, JPEG, GIF, RIFF (WebP, WAV), FLAC or Ogg file begins like this, no path does.
 _BASE64_STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "ZkxhQ", "T2dnU")
 NEIGHBOURS = 8
 """Other files of a folder that are tried before its disk is blamed."""
-# What a disk or a system at fault may say; whether it is at fault, only a trial tells.
-_SYSTEM = "EIO EMFILE ENFILE ENOMEM ESTALE ENOTCONN ENODEV ENXIO EREMOTEIO".split()
-
-
-class DiskError(OSError):
-    """The disk or the system cannot read files: not the fault of one row, so the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,7 @@ def check_disk(path: Path) -> None:
     if os.path.exists(path) and not os.path.isfile(path):  # unlike those of Path they never raise
         return  # reading from a pipe would wait for a writer
     fault = _try(path)
-    if fault is None or errno.errorcode.get(fault.errno or 0) not in _SYSTEM:
+    if fault is None or fault.errno not in SYSTEM_FAULTS:
         return
     try:
         with os.scandir(path.parent) as entries:
@@ -200,6 +192,8 @@ def _try(path: Path) -> OSError | None:
                 file.read(1)
     except OSError as error:
         return error
+    except ValueError:  # no name that a file could have
+        return None
     return None
 
 
@@ -223,5 +217,5 @@ def confine(path: str, root: str | None) -> Path:
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise MediaError(f"base64 text {text[:20]!r}...: {error}") from error

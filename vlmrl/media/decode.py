@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from pebble import ProcessExpired
 
-from vlmrl.errors import MediaError, MissingExtra, UserError
-from vlmrl.media.access import Access, DiskError, Reading, check_disk, locate, open_media
+from vlmrl.errors import DiskError, MediaError, MissingExtra, UserError
+from vlmrl.media.access import Access, Reading, check_disk, locate, open_media
 from vlmrl.media.image import (
     PLAIN_BYTES,
     PLAIN_COUNT,

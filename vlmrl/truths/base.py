@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -47,7 +47,7 @@ def check_texts(value: object) -> tuple[str, ...]:
 def check_number(value: Any) -> float:
     """Return a finite number; a bool is none."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if not is_number or not -sys.float_info.max <= value <= sys.float_info.max:  # nor NaN
         raise ValueError(f"expected a finite number, got {value!r:.80}")
     return float(value)
 

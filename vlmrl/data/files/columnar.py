@@ -20,7 +20,7 @@ BATCH_BYTES = 16 * 2**20
 """About as much is decoded at once, so that memory does not grow with a row group."""
 MAX_BATCH_ROWS = 4096
 
-_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
+_UNREADABLE = (OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
 
 
 class ParquetRows(Sequence[Mapping[str, Any]]):
@@ -104,5 +104,9 @@ class ArrowFileRows(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         index = range(len(self))[index]
-        (row,) = self._table.slice(index, 1).to_pylist()
-        return {**row, WHERE: f"{self._path} row {index}"}
+        where = f"{self._path} row {index}"
+        try:
+            (row,) = self._table.slice(index, 1).to_pylist()
+        except _UNREADABLE as error:
+            raise UserError(f"{where}: cannot be read as Arrow: {error}") from error
+        return {**row, WHERE: where}

@@ -6,12 +6,14 @@ A row that cannot be read raises a UserError that names its file and its place t
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
-from vlmrl.errors import UserError
+from vlmrl.errors import DiskError, UserError
 from vlmrl.plugins import nearest
 
 WHERE = "__where__"
@@ -25,6 +27,23 @@ MAX_ITEMS = 50
 VARIANT = "variant"
 """Key of a row that `Variants` adds: which of several it is."""
 Rows = Sequence[Mapping[str, Any]]
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open the file of all rows, to read one of them.
+
+    Raises:
+        DiskError: it cannot be opened any more, which is the fault of no row.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DiskError(
+            error.errno, f"{path}: cannot be read any more: {error.strerror}"
+        ) from error
+    with file:
+        yield file
 
 
 class JoinedRows(Sequence[Mapping[str, Any]]):

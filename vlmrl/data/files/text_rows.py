@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.rows import WHERE, opened
 from vlmrl.errors import UserError
 
 # --------------------------------------------------------------------------------------------------
@@ -73,14 +73,17 @@ class DelimitedRows(Sequence[Mapping[str, Any]]):
     def _cells(self, index: int) -> list[str]:
         """Return the cells of a record; record 0 is the header."""
         end = self._starts[index + 1] if index + 1 < len(self._starts) else None
-        with self._path.open("rb") as file:
+        with opened(self._path) as file:
             file.seek(self._starts[index])
             data = file.read() if end is None else file.read(end - self._starts[index])
         try:
             text = data.removeprefix(_BOM).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{self._path}:{self._lines[index]}: not UTF-8: {error}") from error
-        return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
+        try:
+            return next(csv.reader(io.StringIO(text, newline=""), delimiter=self._delimiter), [])
+        except csv.Error as error:
+            raise UserError(f"{self._path}:{self._lines[index]}: {error}") from error
 
 
 def _ends_inside(line: bytes, inside: bool, delimiter: bytes) -> bool:
@@ -237,7 +240,7 @@ class JsonlRows(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         where = f"{self._path}:{self._lines[index]}"
-        with self._path.open("rb") as file:
+        with opened(self._path) as file:
             file.seek(self._starts[index])
             line = file.readline()
         try:

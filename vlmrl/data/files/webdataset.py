@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vlmrl.data.files.rows import WHERE
+from vlmrl.data.files.rows import WHERE, opened
 from vlmrl.errors import UserError
 
 TEXTS = ("txt", "text", "cls", "cap", "caption")
@@ -48,7 +48,7 @@ class TarRows(Sequence[Mapping[str, Any]]):
         key = self._keys[index]
         where = f"{self._path}:{key}"
         row: dict[str, Any] = {"__key__": key}
-        with self._path.open("rb") as file:
+        with opened(self._path) as file:
             for ending, offset, size in self._rows[key]:
                 file.seek(offset)
                 row[ending] = _value(ending, file.read(size), where)

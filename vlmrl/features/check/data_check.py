@@ -19,7 +19,7 @@ from vlmrl.data.annotations import SLACK_PX, StatedPlace, noting_places
 from vlmrl.data.loader import Make
 from vlmrl.data.quarantine import row_id
 from vlmrl.data.source import Source
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, about_row, shortened
 from vlmrl.media.access import reference
 from vlmrl.media.decode import decode
 from vlmrl.schema import Frame, Media, Sample, Space, Span, Truth
@@ -323,9 +323,10 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
                 sample = source.sample(index)
             line["id"] = sample.id
             decoded = decode(sample, source.access, source.reading)
-            tokens = len(make(sample, decoded).encoded.ids) if make else None
+            with about_row(f"sample {sample.id!r:.200}"):
+                tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
-            line |= {"ok": False, "reason": str(error), "turns": 0, "says_how": None}
+            line |= {"ok": False, "reason": shortened(str(error)), "turns": 0, "says_how": None}
             line |= {"media": [], "tokens": None}
             medium = _find_medium(source, index)
             yield CheckedRow(source, index, line, None, *medium, tuple(stated))
@@ -351,13 +352,14 @@ def _find_medium(source: Source, index: int) -> tuple[tuple[Media, ...], tuple[D
     Why not is the reason for which the row is bad, or is no matter next to it.
     """
     try:
-        path = source.card.group(source.rows[index])
-        if path is None:
-            return (), ()
-        folder = "" if Path(path).exists() else source.card.media_root() or ""
-        media = (reference(path, folder),)
-        shown = Sample(path, source.name, media, Truth(none=True))
-        return media, tuple(decode(shown, source.access, source.reading))
+        with about_row(f"row {index}"):
+            path = source.card.group(source.rows[index])
+            if path is None:
+                return (), ()
+            folder = "" if Path(path).exists() else source.card.media_root() or ""
+            media = (reference(path, folder),)
+            shown = Sample(path, source.name, media, Truth(none=True))
+            return media, tuple(decode(shown, source.access, source.reading))
     except UserError:
         return (), ()
 
