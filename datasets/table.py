@@ -59,6 +59,8 @@ class Table(Card):
     `labels: tags`; moments: `{video: file, question: query, spans: times}`; forms: `fields: target`."""
     prompt: str = "{question}"
     """Text around the question, which replaces `{question}` in it."""
+    list_options: bool = True
+    """List `options` by letters below a question that does not show them."""
     box_space: Literal["pixel", "norm1000", "norm1"] | None = None
     """The space of all places; it is never guessed."""
     box_format: Literal["xyxy", "xywh"] = "xyxy"
@@ -108,7 +110,8 @@ class Table(Card):
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one row into a sample."""
-        typing = Typing(source, self.media_root(), self.columns, self.loose, self.seed)
+        own = self.loose, self.seed, self.list_options
+        typing = Typing(source, self.media_root(), self.columns, *own)
         return typed_rows.to_sample(self._typed(row), str(row.get(WHERE)), typing)
 
     def media_root(self) -> str:

@@ -16,6 +16,7 @@ from vlmrl.assemble.sources import open_training, with_audio
 from vlmrl.assemble.validate import validate
 from vlmrl.config import load
 from vlmrl.config.tree import shipped
+from vlmrl.data.multiple_choice import shows
 
 RECIPES = [name for name in shipped() if name.startswith("recipes/")]
 QUICK = (
@@ -45,6 +46,25 @@ def test_a_recipe_is_sound_in_every_part_and_stage(name: str) -> None:
     assert config.model.path and config.run.name == name.removeprefix("recipes/")
     for source in config.named_sources:
         assert source.card in DRAWN or str(source.options["path"]).startswith("data/")
+
+
+def test_a_choice_prompt_of_a_recipe_shows_each_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = set()
+    for name in RECIPES:
+        config = load(name)
+        if "choice" not in str([config.rewards_of(source) for source in config.data.train]):
+            continue
+        (home := tmp_path / name).mkdir(parents=True)
+        monkeypatch.chdir(home)
+        write_rows(config, home)
+        for source in open_training(config):
+            sample = source.sample(0)
+            if options := sample.truth.options:
+                assert shows(sample.text, options, str(sample.truth.choice)), (name, source.name)
+                tried.add(name)
+    assert {"recipes/video_r1", "recipes/humanomni_v2", "recipes/mixed_r1"} <= tried
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from vlmrl.data.source import Source, open_source, open_target
 from vlmrl.data.typed_rows import COLUMNS
 from vlmrl.errors import UserError
 from vlmrl.features.check import list_parts
+from vlmrl.features.check.data_check import check_and_print
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
 from vlmrl.schema import Box, Frame, Media, Sample, Truth
@@ -285,3 +286,27 @@ def test_every_key_of_columns_is_named_in_the_list_of_cards_and_on_its_page() ->
     for key in COLUMNS:
         assert f"`{key}`" in listed, key
         assert any(f"`{key}`" in row for row in rows), key
+
+
+def test_a_choice_lists_the_options_that_its_question_does_not_show(tmp_path: Path) -> None:
+    rows = [
+        {"image": "a.png", "q": "Which one?", "right": "B", "all": ["cat", "dog"]},
+        {"image": "a.png", "q": "Which one?", "right": "B", "all": ["A. cat", "B. dog"]},
+        {"image": "a.png", "q": "Which one? (A) cat (B) dog", "right": "B", "all": ["cat", "dog"]},
+        {"image": "a.png", "q": "A cat or a dog?", "right": "dog", "all": ["cat", "dog"]},
+        {"image": "a.png", "q": "Which one?", "right": "dog", "all": ["cat", "dog"]},
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Image.new("RGB", (56, 56)).save(tmp_path / "a.png")
+    columns = {"image": "image", "question": "q", "choice": "right", "options": "all"}
+    options = {"path": str(tmp_path), "columns": columns}
+    source = open_source(SourceConfig(card="table", options=options))
+    listed = "Which one?\nA. cat\nB. dog"
+    assert [source.sample(index).text for index in range(5)] == [
+        *(listed, listed, "Which one? (A) cat (B) dog", "A cat or a dog?", listed)
+    ]
+    plain = open_source(SourceConfig(card="table", options={**options, "list_options": False}))
+    assert plain.sample(0).text == "Which one?"
+    lines: list[str] = []
+    check_and_print([plain], say=lines.append)
+    assert any("3 questions do not show the options of their choice" in line for line in lines)

@@ -6,6 +6,8 @@ What is an option and which is right is read from what a row states, never guess
 from __future__ import annotations
 
 import re
+import string
+from collections.abc import Sequence
 from typing import Any
 
 from vlmrl.answers import text
@@ -112,10 +114,40 @@ def choice_truth(options: tuple[str, ...], answer: str) -> Truth:
     return Truth(choice=marks[right], options=options, text=(marks[right], options[right]))
 
 
+def shows(question: str, options: Sequence[str], choice: str) -> bool:
+    """Return whether a question holds each option, with its letter where the right answer is a letter."""
+    plain = _unmarked(options)
+    if choice.strip() in options or choice.strip() in plain:
+        return all(option in question for option in plain)
+    return _lists(question, plain)
+
+
+def with_shown_options(question: str, options: Sequence[str], choice: str) -> str:
+    """Add the options by letters to a question that does not show them; their own marks are removed."""
+    return question if shows(question, options, choice) else _listed(question, _unmarked(options))
+
+
+def _unmarked(options: Sequence[str]) -> list[str]:
+    """Return the options without letters before them, where all have theirs."""
+    marked = [_MARKED.fullmatch(option.strip()) for option in options]
+    letters = "".join(m["letter"] for m in marked if m is not None)
+    if len(options) > len(LETTERS) or letters != LETTERS[: len(options)]:
+        return [option.strip() for option in options]
+    return [m["option"].strip() for m in marked if m is not None]
+
+
 def with_options(question: str, options: tuple[str, ...]) -> str:
     """Add the options by letters to the question, one a line, unless it lists them already."""
-    marked = [rf"\(?{m}[.):]\s*{re.escape(o)}" for m, o in zip(LETTERS, options, strict=False)]
-    if all(re.search(mark, question) for mark in marked):
-        return question
-    listed = "\n".join(f"{mark}. {o}" for mark, o in zip(LETTERS, options, strict=False))
-    return f"{question.strip()}\n{listed}"
+    return question if _lists(question, options) else _listed(question, options)
+
+
+def _lists(question: str, options: Sequence[str]) -> bool:
+    lettered = zip(string.ascii_uppercase, options, strict=False)
+    marked = (rf"\(?{letter}[.):]\s*{re.escape(option)}" for letter, option in lettered)
+    return all(re.search(mark, question) for mark in marked)
+
+
+def _listed(question: str, options: Sequence[str]) -> str:
+    lettered = zip(string.ascii_uppercase, options, strict=False)
+    lines = "\n".join(f"{letter}. {option}" for letter, option in lettered)
+    return f"{question.strip()}\n{lines}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vlmrl.answers.parsing import letter_of
-from vlmrl.data import demonstrations, row_forms
+from vlmrl.data import demonstrations, multiple_choice, row_forms
 from vlmrl.data.annotations import check_inside, note_points
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, access_given, reference
@@ -59,7 +59,8 @@ class Typing:
     """How typed rows of one source become samples.
 
     `names` maps our keys to what the data call them, for errors. `loose` is the largest share of the
-    image by which each side of a demonstration's box is pushed outwards, drawn with `seed`.
+    image by which each side of a demonstration's box is pushed outwards, drawn with `seed`. With
+    `list_options` a question that does not show its options lists them.
     """
 
     source: str
@@ -67,6 +68,7 @@ class Typing:
     names: Mapping[str, str] = field(default_factory=dict)
     loose: float = 0.0
     seed: int = 0
+    list_options: bool = True
 
     def column(self, key: str) -> str:
         """Return how an error names one of our keys."""
@@ -88,6 +90,9 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
     earlier = (turn.media for turn in reversed(history) if turn.media)
     latest = tuple(media) or next(earlier, ())
     truth = _truth(row, latest, typing)
+    if typing.list_options and truth.options and truth.choice and isinstance(row["question"], str):
+        shown = multiple_choice.with_shown_options(row["question"], truth.options, truth.choice)
+        row = {**row, "question": shown}
     rng = random.Random(f"{typing.seed} {where}")
     demo = demonstrations.demonstration(truth, (0.0, typing.loose / 2, typing.loose), rng)
     if demo is not None:

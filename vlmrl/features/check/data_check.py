@@ -17,6 +17,7 @@ from vlmrl import plugins
 from vlmrl.answers import geometry
 from vlmrl.data.annotations import SLACK_PX, StatedPlace, noting_places
 from vlmrl.data.loader import Make
+from vlmrl.data.multiple_choice import shows
 from vlmrl.data.quarantine import row_id
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError, about_row, shortened
@@ -310,9 +311,10 @@ class CheckedRow:
 def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]:
     """Yield every row, loaded and decoded as training would; order as in the data.
 
-    A line is `{"id", "ok", "reason", "turns", "says_how", "media": [{"kind", "width", "height",
-    "frames", "fps", "duration", "rate"}], "tokens"}`; `turns` counts those before the question,
-    `says_how` is what in the question says how to answer (None: nothing), `tokens` is the prompt's
+    A line is `{"id", "ok", "reason", "turns", "says_how", "hides_options", "media": [{"kind", "width",
+    "height", "frames", "fps", "duration", "rate"}], "tokens"}`; `turns` counts those before the question,
+    `says_how` is what in the question says how to answer (None: nothing), `hides_options` whether it does
+    not show the options of its choice, `tokens` is the prompt's
     length if `make` builds prompts, else None.
     """
     for index in range(len(source.rows)):
@@ -327,18 +329,20 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
                 tokens = len(make(sample, decoded).encoded.ids) if make else None
         except UserError as error:
             line |= {"ok": False, "reason": shortened(str(error)), "turns": 0, "says_how": None}
-            line |= {"media": [], "tokens": None}
+            line |= {"hides_options": False, "media": [], "tokens": None}
             medium = _find_medium(source, index)
             yield CheckedRow(source, index, line, None, *medium, tuple(stated))
             continue
         how = HOW.search(sample.text)
         # An example has one turn more than those before it, its answer.
         turns = sum(len(example.turns) + 1 for example in sample.examples)
+        choice, options = sample.truth.choice, sample.truth.options
         line |= {
             "ok": True,
             "reason": None,
             "turns": bool(sample.system) + turns + len(sample.history),
             "says_how": how and how[0],
+            "hides_options": bool(choice and options and not shows(sample.text, options, choice)),
             "media": [_media(*pair) for pair in zip(sample.media, decoded, strict=True)],
             "tokens": tokens,
         }
@@ -428,6 +432,11 @@ def _summarise(
             f"warning: {len(asked)} questions already say how to answer, the first is "
             f"{asked[0]['id']} ({asked[0]['says_how']!r}); the template's instruction is appended to them "
             "unless the source has instruct: false"
+        )
+    if hidden := [line for line in lines if line["hides_options"]]:
+        yield (
+            f"warning: {len(hidden)} questions do not show the options of their choice, the first is "
+            f"{hidden[0]['id']}: a letter can only be guessed"
         )
     if any(turns := [line["turns"] for line in lines]):
         yield f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns"
