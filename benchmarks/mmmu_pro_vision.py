@@ -25,6 +25,7 @@ class MmmuProVision(Benchmark):
     )
     split: ClassVar[str] = "test"
     count: ClassVar[int] = 1730
+    options_in_image: ClassVar[bool] = True
     columns: ClassVar[Mapping[str, str]] = {
         "id": "id",
         "image": "image",

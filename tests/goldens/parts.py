@@ -136,6 +136,9 @@ def make_benchmarks(folder: Path) -> Golden:
     golden = Golden("benchmarks")
     plugins.load("verifier", "math").slow = False  # in this process: no pool is started for a case
     for name in plugins.names("benchmark"):
+        aggregates = {o.aggregate for o in plugins.load("benchmark", name).officials}
+        if "cider" in aggregates:
+            continue  # it needs an extra, on which this list shall not depend
         cases = surfaces.CASES.get(name, {}).get("hand", {})
         for number, protocol in enumerate(surfaces.open_benchmark(name, "").protocols()):
             source = surfaces.opened(folder / str(number), name, protocol)

@@ -306,6 +306,20 @@ def _ranks(values: Array, weights: Array) -> Array:
 # CIDEr of captions, whose words weigh by how few images have them in a reference.
 
 
+CAPTIONS = ("pycocoevalcap.cider.cider", "captions")
+"""The module by which CIDEr is computed, and its extra."""
+
+
+def require_packages(names: Sequence[str]) -> None:
+    """Refuse aggregates whose package is not installed, before anything is generated for them.
+
+    Raises:
+        MissingExtra: the package is not installed; the message says how to get it.
+    """
+    if "cider" in names:
+        import_extra(*CAPTIONS)
+
+
 def cider(details: Sequence[Mapping[str, Any]]) -> Statistic:
     """Return what gives, from weights [B, N] of the rows, the mean CIDEr [B], from 0 to 10.
 
@@ -315,7 +329,7 @@ def cider(details: Sequence[Mapping[str, Any]]) -> Statistic:
     Raises:
         MissingExtra: the package is not installed.
     """
-    library = import_extra("pycocoevalcap.cider.cider", "captions")
+    library = import_extra(*CAPTIONS)
     captions = {row: [detail["caption"]] for row, detail in enumerate(details)}
     references = {row: [*detail["references"]] for row, detail in enumerate(details)}
     scores = np.zeros(len(captions))

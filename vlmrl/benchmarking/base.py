@@ -114,7 +114,8 @@ class Benchmark:
     and theirs that it names), `layout` (`coco`: one file with images, annotations and categories;
     `moments`: one object with the sentences of each video; `classes`: Visual-RFT's lists; `episodes`: a
     list of steps a file; see `vlmrl.benchmarking.rows` for all of them), `columns`
-    (our key -> column of the published layout, as in the card `table`), `box_space`, `box_format`,
+    (our key -> column of the published layout, as in the card `table`), `options_in_image` (the image
+    shows the options, which our own prompt then does not list), `box_space`, `box_format`,
     `cluster` (column that rows share which are not independent, such as their image; empty: every row
     for itself), `groups` (columns by which results are reported), `officials`, `strict` and `known`
     (published values).
@@ -133,6 +134,7 @@ class Benchmark:
     beside: ClassVar[tuple[str, ...]] = ()
     layout: ClassVar[Literal["table", "coco", "moments", "classes", "episodes"]] = "table"
     columns: ClassVar[Mapping[str, str]] = {}
+    options_in_image: ClassVar[bool] = False
     box_space: ClassVar[str | None] = None
     box_format: ClassVar[str] = "xyxy"
     cluster: ClassVar[str] = ""

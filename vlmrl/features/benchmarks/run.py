@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.trained_run import run_of
+from vlmrl.benchmarking.aggregates import require_packages
 from vlmrl.benchmarking.base import Benchmark, BenchmarkCard, name_of, open_benchmark
 from vlmrl.config import Config, ModelConfig, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
@@ -122,6 +123,8 @@ def _turns(run: Config | None, plan: Plan) -> TurnsConfig | None:
 def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template | None) -> Source:
     """Open the rows of a benchmark and count them; without a template they have the prompt's."""
     card = BenchmarkCard(benchmark, plan.protocol)
+    if card.official:
+        require_packages((card.official.aggregate, *card.official.also))
     template = template or (card.official.template if card.official else "answer_only")
     rows = card.rows(benchmark.split)
     if rows.published != benchmark.count and plan.limit is None:
