@@ -190,8 +190,8 @@ class BenchmarkCard(Card):
                 "columns": dict(benchmark.columns),
                 "box_space": benchmark.box_space,
                 "box_format": benchmark.box_format,
-                "list_options": self.official
-                is None,  # a harness's own prompt says where they stand
+                # A harness's own prompt says where they stand.
+                "list_options": self.official is None and not benchmark.options_in_image,
             },
         )
 
