@@ -20,6 +20,7 @@ from PIL import Image
 
 from helpers.loaders import Files, Meeting, prompt
 from vlmrl import plugins
+from vlmrl.config import load
 from vlmrl.data.loader import DrawnRow, DrawPlan, Loader
 from vlmrl.data.sampler import SamplerState, SeenRewards, SourceRows
 from vlmrl.data.source import Source, mean_rewards
@@ -53,6 +54,25 @@ def test_adarft_moves_its_target_as_published() -> None:
     assert state.scalars["target"] == 0.0  # never below the lowest
     sampler.learn(state, seen([], []))
     assert state.scalars["target"] == 0.0
+
+
+@pytest.mark.parametrize(("lag", "useful"), [(1, 1.0), (4, 0.5)])
+def test_adarft_finds_the_ability_where_rewards_come_at_once(lag: int, useful: float) -> None:
+    """A policy that solves a row of difficulty d with probability 1 / (1 + exp((d - 50) / 10))."""
+    settings = load("recipes/adarft").data.sampler
+    sampler = plugins.build("sampler", settings.name, settings.options)
+    state = begin(sampler, np.linspace(0, 100, 3000))
+    means: list[float] = []
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    for batch in range(60):
+        rows = sampler.choose(state, batch, 128, NONE)
+        rewards = 1 / (1 + np.exp((state.fixed["difficulty"][rows] - 50) / 10))
+        means.append(float(rewards.mean()))
+        waiting.append((rows, rewards))
+        if len(waiting) >= lag:
+            sampler.learn(state, seen(*map(list, waiting.pop(0))))
+    share = np.mean([0.1 < mean < 0.9 for mean in means[30:]])
+    assert (share == useful) if lag == settings.lag else (share <= useful)
 
 
 def test_cdas_moves_difficulty_and_competence_as_published() -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vlmrl.config import Config
 
+STEPS = 2
+COPY = f"engine.name={Path(__file__).parent}/copy_engine.py:CopyEngine"
+"""The engine of recipes whose rollouts are stale: a copy of the policy, which generates ahead."""
 SMALL = [
     "model.path=",
     "model.dtype=float32",
     "model.gradient_checkpointing=false",
     "model.min_pixels=",
     "run.threads=1",
-    "run.steps=2",
+    f"run.steps={STEPS}",
     "run.report=false",
     "tracking.tensorboard=false",
     "evaluation=",
-    "engine=hf",
-    "rollout.max_staleness=0",
     "rollout.prompts=4",
     "rollout.group_size=4",
     "rollout.max_tokens=8",
@@ -31,6 +34,11 @@ def small(config: Config) -> list[str]:
     family = next((f for start, f in FAMILIES.items() if name.startswith(start)), "qwen2_5_vl")
     pixels = "" if config.model.max_pixels is None else 3136
     overrides = [*SMALL, f"model.build.family={family}", f"model.max_pixels={pixels}"]
+    stale = min(config.rollout.max_staleness, STEPS)
+    overrides += [COPY, "engine.options={}"] if stale else ["engine=hf"]
+    overrides += [f"rollout.max_staleness={stale}"]
+    if config.rollout.turns.branching:
+        overrides += ["rollout.turns.branching.initial=2"]
     if config.sft:
         overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
         overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]

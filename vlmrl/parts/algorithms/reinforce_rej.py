@@ -1,8 +1,8 @@
-"""Reinforce-Rej: the reward itself as advantage, without the groups that are all right or all wrong.
+"""Reinforce-Rej: +1 for right and -1 for wrong completions, without groups that are all right or all wrong.
 
 Source: Xiong et al. 2025, "A Minimalist Approach to LLM Reasoning", arXiv 2504.11343, section 3; its
-released runs have PPO's ratio and clip. Rejected groups stay in the denominators, as in its code;
-`dynamic_sampling_batches` replaces them.
+released runs have PPO's ratio and clip. Right is a reward above `correct_above`. Rejected groups stay in
+the denominators, as in its code; `dynamic_sampling_batches` replaces them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ class ReinforceRej(Grpo):
     baseline: Literal["none"] = "none"
     scale: Literal["none"] = "none"
     aggregation: Aggregation = "token"
+    right: float = 1.0
+    """Advantage of a right completion."""
+    wrong: float = -1.0
+    """Advantage of a wrong completion."""
+    correct_above: float = 0.5
+    """A completion is right if its reward is larger."""
 
     @property
     def only_uniform_is_silent(self) -> bool:
@@ -32,6 +38,7 @@ class ReinforceRej(Grpo):
         return True
 
     def estimate(self, rewards: Rewards) -> torch.Tensor:
-        """Return the rewards, those of uniform groups as 0, [P, G]."""
+        """Return `right` or `wrong` for each completion, [P, G]; 0 where not valid and in uniform groups."""
+        values = torch.where(rewards.total > self.correct_above, self.right, self.wrong)
         uniform = advantages.uniform(rewards.total, rewards.valid)
-        return Grpo.estimate(self, rewards).masked_fill(uniform[:, None], 0.0)
+        return torch.where(rewards.valid & ~uniform[:, None], values, 0.0)
