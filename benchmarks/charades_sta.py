@@ -23,6 +23,9 @@ class CharadesSta(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/charades_sta"
     licence: ClassVar[str] = "Charades: non-commercial research"
     hub: ClassVar[str] = "lmms-eval/charades_sta"
+    checked: ClassVar[str] = (
+        "columns: lmms-eval; the count is the literature's, not read off the hub; 2026-11"
+    )
     count: ClassVar[int] = 3720
     columns: ClassVar[Mapping[str, str]] = {
         "video": "file", "question": "ask", "spans": "times",

@@ -25,6 +25,7 @@ class Coco(Benchmark):
     origin: ClassVar[str] = "https://cocodataset.org"
     licence: ClassVar[str] = "annotations: CC-BY-4.0; images: Flickr's terms"
     hub: ClassVar[str] = "https://cocodataset.org/#download"
+    checked: ClassVar[str] = "layout: pycocotools; the count is that of COCO's page; 2026-11"
     split: ClassVar[str] = "val"
     count: ClassVar[int] = 5000
     files: ClassVar[tuple[str, ...]] = ("annotations/instances_val2017.json",)

@@ -25,6 +25,9 @@ class Lvis(Benchmark):
     origin: ClassVar[str] = "https://www.lvisdataset.org"
     licence: ClassVar[str] = "annotations: CC-BY-4.0; images: Flickr's terms"
     hub: ClassVar[str] = "https://www.lvisdataset.org/dataset"
+    checked: ClassVar[str] = (
+        "layout: lvis 0.5.3; the count is that of LVIS's page, not read off its file; 2026-11"
+    )
     split: ClassVar[str] = "val"
     count: ClassVar[int] = 19809
     files: ClassVar[tuple[str, ...]] = ("lvis_v1_val.json",)

@@ -24,6 +24,7 @@ class Odinw13(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/kcz358/ODinW-13"
     licence: ClassVar[str] = "that of each of its data sets"
     hub: ClassVar[str] = "kcz358/ODinW-13"
+    checked: ClassVar[str] = "columns: lmms-eval; the count was not read off the hub; 2026-11"
     count: ClassVar[int] = 4938
     columns: ClassVar[Mapping[str, str]] = {
         "image": "image", "question": "ask", "boxes": "bboxes", "box_labels": "labels", "none": "empty",

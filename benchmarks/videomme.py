@@ -22,6 +22,7 @@ class Videomme(Benchmark):
     origin: ClassVar[str] = "https://huggingface.co/datasets/lmms-eval/Video-MME"
     licence: ClassVar[str] = "academic research only: see the data set's page"
     hub: ClassVar[str] = "lmms-eval/Video-MME"
+    checked: ClassVar[str] = "count: arXiv 2405.21075; columns: lmms-eval; 2026-11"
     count: ClassVar[int] = 2700
     files: ClassVar[tuple[str, ...]] = ("videomme",)
     columns: ClassVar[Mapping[str, str]] = {

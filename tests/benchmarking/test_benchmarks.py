@@ -52,6 +52,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_benchmark_declares_all_that_a_number_needs(name: str) -> None:
     benchmark = plugins.load("benchmark", name)
     assert benchmark.origin.startswith("https://") and benchmark.licence and benchmark.hub
+    assert "20" in benchmark.checked, "what was compared with which source, and when"
     assert benchmark.count > 0
     plugins.build("verifier", benchmark.strict.verifier, benchmark.strict.options)
     for official in benchmark.officials:
