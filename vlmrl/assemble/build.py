@@ -15,6 +15,7 @@ import torch
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.assemble import resuming
+from vlmrl.assemble.beginning import begin_folder
 from vlmrl.assemble.prompts import (
     build_eval_batches,
     build_loader,
@@ -44,14 +45,12 @@ from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
-from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog
 from vlmrl.schema import Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
-from vlmrl.system.files import append_line
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
@@ -119,7 +118,7 @@ def build_trainer(
     scorer = stack.enter_context(Scorer(rewards, config.scoring, staged, pools.make_pool))
     chosen = build_engine(config, pools.fleet)
     algorithms = build_algorithms(config)
-    policy = _build_policy(config, start, begun, train_sources, output)
+    policy = _build_policy(config, start, begun, train_sources, stack, output)
     with output.doing(f"starting engine {config.engine.name}"):
         engine = stack.enter_context(closing(chosen.start(policy)))
     quarantine = Quarantine(config.folder / "quarantine.jsonl")
@@ -181,23 +180,19 @@ def _build_policy(
     start: Path | None,
     begun: Mapping[str, Any],
     sources: Sequence[Source],
+    stack: ExitStack,
     output: Output,
 ) -> Policy:
-    """Load the model, begin the run folder, and build the policy."""
+    """Load the model, build the policy, and begin the run folder."""
     shard = distributed.world() > 1 and config.distributed.strategy == "fsdp2"
     path = start or config.model.path
     with output.doing(f"loading model {path}" if path else "building the model"):
         loaded = load_policy_model(config, start, sources, as_stored=shard)
-    if distributed.is_main():
-        if start is None:  # what an earlier run left there is moved aside
-            run_folder.move_aside(config.folder)
-        run_folder.write_config(config.folder, config)
-        append_line(run_folder.starts_path(config.folder), begun)
-        for change in begun["changed"]:
-            output.say(Noted(f"since the start before: {change}"))
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
-    return Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
+    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
+    stack.enter_context(begin_folder(config, policy, start, begun, output))
+    return policy
 
 
 def _build_teacher(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import resource
 import socket
@@ -23,12 +22,11 @@ from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
-from vlmrl.errors import LostRank, UserError
+from vlmrl.errors import LostRank
 from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
-from vlmrl.policy.optimizers import STATE_SIZE, adamw
-from vlmrl.policy.policy import Policy
+from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Noted
@@ -225,9 +223,6 @@ def _run(
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
-        existing = len(run_folder.checkpoints(config.folder)) if start else 0
-        if lack := _require_room_for_run(config, trainer.policy, existing):
-            trainer.tracker.message(lack)
         finished = run_cold_start(trainer, start, progress, interrupt)
         if finished:
             begin_rl(trainer, start, progress)
@@ -368,33 +363,3 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
         return evaluation.result["metrics"][settings.stop_metric]
 
     return measure
-
-
-def _require_room_for_run(config: Config, policy: Policy, existing: int) -> str | None:
-    """Check that the checkpoints that a run keeps fit on its disk, and one being written.
-
-    `existing` of them are there already. With `run.on_full_disk: wait` a lack is returned as a
-    warning.
-
-    Raises:
-        UserError: they do not fit.
-    """
-    run, every = config.run, config.run.save_every
-    if config.evaluation is not None:
-        every = min(every, config.evaluation.every)  # the best so far is saved as well
-    written = math.ceil(run.steps / every) + (config.sft is not None)
-    kept = run.keep_checkpoints + (config.sft is not None)
-    count = min(kept + 1, written) - existing
-    trained = sum(4 * p.numel() for p in policy.trainable)
-    size = checkpoint.size(policy, STATE_SIZE[config.optimizer.name] * trained)
-    free = distributed.from_main(files.free_bytes(config.folder))
-    if free is None or free >= count * size:
-        return None
-    line = (
-        f"{config.folder}: {free / 2**20:.0f} MiB free, but {count} more checkpoints of about "
-        f"{size / 2**20:.0f} MiB need {count * size / 2**20:.0f} (run.keep_checkpoints "
-        f"{run.keep_checkpoints}, and one being written); make room, or change run.dir"
-    )
-    if run.on_full_disk == "wait":
-        return line
-    raise UserError(f"{line}, run.keep_checkpoints, or run.on_full_disk=wait")

@@ -5,7 +5,7 @@ and `key=value`; `reading.py` turns every mistake into one line that names the k
 nearest valid name. Nothing here imports torch.
 """
 
-from vlmrl.config.reading import load, parse, schema
+from vlmrl.config.reading import load, parse, parse_older, schema
 from vlmrl.config.section import PluginRef, Section
 from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
 from vlmrl.config.sections.model import (

@@ -34,6 +34,47 @@ def parse(tree: Mapping[str, object], name: str = "config") -> Config:
     return config
 
 
+def parse_older(tree: Mapping[str, object], name: str) -> tuple[Config, list[str]]:
+    """Validate a tree that an earlier version wrote; also return the keys that are left out, as it had them.
+
+    These are unknown by now: renamed, or for what there is no more.
+
+    Raises:
+        UserError: as `parse`; a key has a value that it cannot have any more, or is missing.
+    """
+    plain, unknown = json.loads(json.dumps(tree)), list[str]()
+    while True:
+        try:
+            return parse(plain, name), unknown
+        except UserError:
+            taken = _take_unknown(plain)
+            if not taken:
+                raise
+            unknown += taken
+
+
+def _take_unknown(tree: dict[str, Any]) -> list[str]:
+    """Take the keys that no section has out of a tree, and return them with their values."""
+    try:
+        Config.model_validate(tree)
+    except ValidationError as error:
+        extra = [e["loc"] for e in error.errors() if e["type"] == "extra_forbidden"]
+    else:
+        return []
+    taken = []
+    for *inside, key in extra:
+        node: Any = tree
+        for part in inside:  # pydantic names the branch of a union, too
+            if isinstance(part, int):
+                node = node[part]
+            elif isinstance(node, dict):
+                node = node.get(part, node)
+        if isinstance(node, dict) and key in node:
+            value = reprlib.repr(node.pop(key))
+            taken.append(f"{'.'.join(map(str, inside))}.{key}: {value}".lstrip("."))
+    return taken
+
+
 def _check_over_training(config: Config, name: str) -> None:
     """Refuse what is wrong in a stage, or with a later value of a schedule."""
     whole = config.model_dump(mode="json")

@@ -20,6 +20,7 @@ from vlmrl import plugins
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family, family_of
+from vlmrl.system.files import read_json
 
 MAX_HEAD = 2**27
 """Bytes of a weight file's head, which names its tensors, that `fingerprint` reads."""
@@ -130,8 +131,8 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
         path = str(Path(path).expanduser())
     common = {"local_files_only": local, "trust_remote_code": config.trust_remote_code}
     with _as_user_error(where):
-        model_type = transformers.AutoConfig.from_pretrained(path, **common).model_type
-    family = family_of(model_type)
+        stated = transformers.AutoConfig.from_pretrained(path, **common)
+    family = family_of(stated.model_type)
     with _as_user_error(where):
         processor = transformers.AutoProcessor.from_pretrained(path, **common)
         read = functools.partial(
@@ -152,7 +153,24 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
     if not as_stored:
         for parameter in model.parameters():
             parameter.data = _align(parameter.data.contiguous())
+    _forget_loading(model.config, processor, stated, Path(path))
     return family, model, processor
+
+
+LOADED = {"is_local", "local_files_only", "model_specific_special_tokens"}
+"""Keys that a loaded tokenizer writes to its config though the files that it is from may lack them."""
+
+
+def _forget_loading(config: Any, processor: Any, stated: Any, path: Path) -> None:
+    """Take back what loading adds to configs, so that a copy of a folder has the keys of the folder."""
+    for name in ("", *stated.sub_configs):
+        own, written = (getattr(each, name, None) if name else each for each in (config, stated))
+        if own is not None and written is not None and written.dtype is None:
+            own.dtype = None
+    file = path / "tokenizer_config.json"
+    if file.is_file():
+        for key in LOADED - read_json(file).keys():
+            processor.tokenizer.init_kwargs.pop(key, None)
 
 
 def _align(weight: torch.Tensor) -> torch.Tensor:

@@ -165,7 +165,7 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
     restore_adapter(checkpoint, policy)
     try:
         optimizers.restore(checkpoint / "trainer", policy)
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{checkpoint}: the optimizer state does not fit this model: {error}"
         ) from error

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from vlmrl.config import OptimizerConfig
 from vlmrl.policy import quantization
 from vlmrl.system import distributed
+from vlmrl.system.pickles import load_tensors
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
@@ -72,11 +73,12 @@ def restore(folder: Path, policy: Policy) -> None:
 
     Raises:
         ValueError: the state belongs to another model.
+        UserError: it is no file of ours.
     """
     if not (folder / WHOLE).is_file():
         load_slices(folder / SLICES, policy.optimizer, policy.named)
         return
-    state = torch.load(folder / WHOLE, map_location="cpu", weights_only=True)
+    state = load_tensors(folder / WHOLE)
     if policy.sharded:
         from vlmrl.policy.fsdp import shard  # a plain run is not sharded
 

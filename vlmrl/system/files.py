@@ -44,14 +44,24 @@ _check: Callable[[], None] | None = None
 
 @contextmanager
 def checking(check: Callable[[], None]) -> Iterator[None]:
-    """Inside, every write first calls `check`, which raises where this process may not write any more."""
+    """Inside, every write first calls `check`, which raises where this process may not write any more.
+
+    Where there is a check already, both are called.
+    """
     global _check
-    _check = check
+    before = _check
+
+    def both() -> None:
+        if before is not None:
+            before()
+        check()
+
+    _check = both
     try:
         require_may_write()
         yield
     finally:
-        _check = None
+        _check = before
 
 
 def require_may_write() -> None:

@@ -26,6 +26,7 @@ from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
 from vlmrl.runs import run_folder
 from vlmrl.system.files import read_json, read_lines
+from vlmrl.system.pickles import load_tensors
 
 # --------------------------------------------------------------------------------------------------
 # Compare two run folders at one step, to the bit: tensors, rollouts, metrics, evaluations and calls.
@@ -113,7 +114,7 @@ def _tensors(checkpoint: Path, trainer: bool) -> Iterator[tuple[str, Callable[[]
                 yield label.removeprefix(".: "), functools.partial(_read, path, name)
     if trainer:
         for path in sorted(checkpoint.rglob("*.pt")):
-            held = torch.load(path, map_location="cpu", weights_only=True)
+            held = load_tensors(path)
             for name, value in _leaves("", held):
                 label = f"{path.relative_to(checkpoint)}: {name}"
                 yield label, functools.partial(torch.as_tensor, value)
