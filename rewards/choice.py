@@ -26,7 +26,8 @@ class Choice(AnswerVerifier):
     VL-Cogito, HumanOmniV2.
 
     Refuses: several different letters, a letter with another option's text anywhere in the answer,
-    letters inside words, the A of "A dog", a letter beyond the options.
+    letters inside words and names (`vitamin B`), the A of "A dog", a letter beyond the options, one that
+    is denied or left open (`not B`, `B?`).
 
     Source: VisualThinker-R1-Zero's "last stand-alone letter".
     Differs: an answer that names several options picks none, so that listing them all cannot pay.

@@ -21,8 +21,8 @@ class Labels(AnswerVerifier):
     HumanSense: `measure: exact, fatal: true, subset_credit: 0.5`; Visual-ARFT degradations:
     `measure: exact`.
 
-    Refuses: an empty list, a list of everything that could be right, substrings of names; a name
-    counts once however often it is said.
+    Refuses: an empty list, a list of everything that could be right, substrings of names, two lists, names
+    that are taken back (`edema, no edema`); a name counts once however often it is said.
 
     Source: Med-R1, arXiv 2503.13939.
 

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vlmrl.answers import claims, parsing
 from vlmrl.errors import UserError
 from vlmrl.schema import Completion, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier, Laws
@@ -20,9 +21,9 @@ MAX_CHARS = 1000
 _FUNCTIONS = "sqrt|sin|cos|tan|cot|sec|csc|log|exp|arcsin|arccos|arctan|sinh|cosh|tanh|min|max|mod"
 _PROSE = re.compile(
     rf"(?<![A-Za-z\\])(?:(?!(?:{_FUNCTIONS})(?![A-Za-z]))[A-Za-z]{{3,}}"
-    r"|(?i:is|or|of|in|to|at|be|by|it|an|as|so|we|if|on))(?![A-Za-z])"
+    r"|(?i:is|or|of|in|to|at|be|by|it|an|as|so|we|if|on|no))(?![A-Za-z])"
 )
-_SPACE = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\(?:left|right)(?![a-zA-Z])|~")
+_SPACE = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|\\(?:left|right)(?![a-zA-Z])|(?<!~)~(?!~)")
 _SIGNS = str.maketrans({"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "÷": "/"})
 _WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}"))
 _NAMED = re.compile(r"^[A-Za-z]\s*=\s*(?=\$|\\boxed)")
@@ -38,6 +39,7 @@ _UNIT = re.compile(
     rf"|\s*\b((?:{_SYMBOLS}){_POWER}(?:/(?:{_SYMBOLS}){_POWER})?)(?![A-Za-z])"
     rf"|\s+([A-Za-z]{{3,30}})){_POWER}[\s.]*$"
 )
+_UNIT_MARKS = re.compile(r"\\(?:text|mathrm)|[{}]|\^\{?-?[1-9]|[²³]")
 _PERCENT = re.compile(r"\\?%\s*$")
 _MIXED = re.compile(r"(?<![\d./^])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])")
 
@@ -51,6 +53,18 @@ _COMMANDS = frozenset(
 )
 _FRACTION = re.compile(r"\\(?:[dtc]?frac|d?binom)\s*(\{[^{}]*\}|\w)\s*(\{[^{}]*\}|\w)")
 _ONE_NUMBER = re.compile(r"(?<![\^_A-Za-z\]])[({\[]\s*([-+]?[\d.\ue000-\ue002]+)\s*[)}\]]")
+_STEP = re.compile(
+    r"(?<=[\d)}])\s*[-+](?=\s*[\d(\\.])|[-+]\s*[-+]"
+    r"|(?<=\d)\s*(?:\*|\\times|\\cdot|\\div)(?=\s*-?\d)(?!\s*10\s*\^)"
+    r"|(?<!\d)(?!10\D)\d+\s*\^\s*\{?\s*-?\d|\d\s*!"
+)
+"""What is left to compute between numbers: `3+4`, `2^3`, but neither `3\\times 10^4` nor `2\\sqrt{3}`."""
+_QUOTIENT = re.compile(
+    r"(?<![\d.])(\d{1,20})\s*/\s*(\d{1,20})(?![\d.])|\\[dtc]?frac\{(\d{1,20})\}\{(\d{1,20})\}"
+)
+_COMPARED = re.compile(r"[<>≤≥]|\\(?:leq?|geq?|lt|gt|neq?|pm|mp)\b")
+_UNFINISHED = re.compile(r"[-+*/^=]\s*$|\d(?:st|nd|rd|th)\b")
+_VARIABLE = re.compile(r"[A-Za-z]")
 _PROPER, _OTHER, _WHOLE = "\ue000", "\ue001", "\ue002"
 """Stand for a proper fraction, any other fraction, and a mixed number while joints are looked for."""
 _JOINED = re.compile(
@@ -69,6 +83,8 @@ class Expression:
     text: str
     unit: str = ""
     percent: bool = False
+    doubtful: str = ""
+    """The words around it, if they deny it, leave it open or make another number of it (`7 million`)."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +98,9 @@ class Math(AnswerVerifier):
     Used by: V-Triune (mathverify), VLM-R1 math, VL-Cogito, Observe-R1, and everyone who copies R1-V.
 
     Refuses: an answer in the thought, several expressions (in words, as in `7|8`, or next to each
-    other as in `3 4`, which math-verify adds up), an equation between numbers, another unit than
-    the truth's, signs that math-verify passes over, over 1000 characters.
+    other as in `3 4`, which math-verify adds up), an equation between numbers, numbers that are still
+    to be computed (`3+4` for 7), a value that is denied or left open (`not 7`, `7 or so`), another unit
+    than the truth's, signs that math-verify passes over, over 1000 characters.
 
     Source: huggingface/Math-Verify.
     Differs: only the answer span is read, and all of it, where R1-V parses the whole completion; a
@@ -156,29 +173,45 @@ def read_expression(answer: str) -> Expression | None:
     """
     text = _SPACE.sub(" ", answer.translate(_SIGNS)).replace(r"\$", "").strip()
     text = _NAMED.sub("", text)
-    text, unit = _split_unit(_unwrap(text))
+    whole = _unwrap(text)
+    text, unit = _split_unit(whole)
+    unit_text = whole[len(text) :]
     pieces = [p for p in _PROSE.split(text) if any(map(str.isalnum, p))]
     if len(pieces) != 1:
         return None
+    around = f"{text.replace(pieces[0].strip(), claims.VALUE, 1)} {_UNIT_MARKS.sub(' ', unit_text)}"
+    around = " ".join(parsing.take_words(around, set()).split())
+    doubtful = claims.doubt(around) or claims.changes(around)
     text, late_unit = _split_unit(_unwrap(pieces[0].strip(" \t\n.,:;")))
     percent = _PERCENT.search(text)
     text = _MIXED.sub(r"\1\\frac{\2}{\3}", _PERCENT.sub("", text)).replace("**", "^").strip()
     left, equals, _ = text.rpartition("=")
-    if not text or _DELIMITER.search(text) or (equals and any(map(str.isdigit, left))):
+    if (
+        not text
+        or _DELIMITER.search(text)
+        or _UNFINISHED.search(text)
+        or (equals and any(map(str.isdigit, left)))
+    ):
         return None
-    return Expression(text, unit or late_unit, percent is not None)
+    return Expression(text, unit or late_unit, percent is not None, around if doubtful else "")
 
 
 def _is_comparable(stated: Expression, right: Expression) -> bool:
     """Return whether an answer can be a spelling of the truth, of one value like it.
 
-    It cannot if both state a unit and these differ, if it has numbers next to each other, or if it
-    has a sign that is no plain arithmetic and that the truth does not have (a comma, a bar, an
-    arrow): such signs separate values, and math-verify passes over many of them.
+    It cannot if both state a unit and these differ, if its words take it back, if it leaves more to
+    compute than the truth or compares where that does not, if it has numbers next to each other, or if
+    it has a sign that is no plain arithmetic and that the truth does not have (a comma, a bar, an arrow):
+    such signs separate values, and math-verify passes over many of them.
     """
     if stated.unit and right.unit and stated.unit != right.unit:
         return False
+    if stated.doubtful and stated.doubtful != right.doubtful:
+        return False
     if _special(stated.text) - _special(right.text):
+        return False
+    compares = _COMPARED.search(stated.text) and not _COMPARED.search(right.text)
+    if compares or _steps(stated.text) > _steps(right.text):
         return False
     return not _is_joined(stated.text) or _is_joined(right.text)
 
@@ -220,6 +253,15 @@ def _special(text: str) -> set[str]:
     bare = re.sub(r"\\log\s*_", r"\\log ", bare)
     commands = set(_COMMAND.findall(bare)) - _COMMANDS
     return commands | {sign for sign in _COMMAND.sub("", bare) if not _PLAIN.match(sign)}
+
+
+def _steps(text: str) -> int:
+    """Return how much is left to compute in an expression without variables; of others that is a form."""
+    if _VARIABLE.search(_COMMAND.sub("", text)):
+        return 0
+    quotients = ((int(m[1] or m[3]), int(m[2] or m[4])) for m in _QUOTIENT.finditer(text))
+    whole = sum(top % bottom == 0 for top, bottom in quotients if bottom)
+    return len(_STEP.findall(text)) + whole
 
 
 def _is_joined(text: str) -> bool:

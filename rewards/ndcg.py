@@ -24,8 +24,7 @@ class Ndcg(AnswerVerifier):
     anls`, all behind a gate on the latter.
 
     Refuses: naming the whole vocabulary: by default only as many places count as there are relevant
-    names (with `top: all` it is paid); a name said twice counts once, at
-    its first place.
+    names (with `top: all` it is paid); two lists; a name said twice counts once, at its first place.
 
     Source: VRAG-RL, arXiv 2505.22019; Järvelin and Kekäläinen 2002.
 

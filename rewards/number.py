@@ -21,8 +21,9 @@ class Number(AnswerVerifier):
     Published sets: VLM-R1 numeric: the defaults; Video-R1, HumanOmniV2: `decimals: 2`;
     Visionary-R1: `percent: true`.
 
-    Refuses: several different numbers, nan, infinities, `1e999`, over 20 digits, digits that are
-    not ASCII, ordinals.
+    Refuses: several different numbers, a number that is denied or left open (`not 7`, `7 or more`), of
+    which words or signs make another one (`7 million`, `7²`, `minus 7`, `7+7`), nan, infinities, `1e999`,
+    over 20 digits, digits that are not ASCII, ordinals.
 
     Source: Video-R1's numerical reward.
     Differs: it does not ask that both sides have, or lack, a decimal point.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,6 +14,13 @@ from vlmrl.scoring.verifier import Laws, Verifier
 
 MAX_WORDS = 10_000
 """Words that are looked at; a longer text scores by its first ones."""
+MAX_LETTERS = 32
+"""Letters of a word; a longer run without a space is split at commas and tags, or else into its letters."""
+_NO_SPACES = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+)
+"""A letter of a script that puts no spaces between words, each of which counts as one."""
+_PIECE = re.compile(r"[^,;<>]*[,;<>]+|[^,;<>]+")
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,8 @@ class Repetition(Verifier):
     Published sets: VLM-R1: `size: 6` for words, `unit: boxes` for boxes (there -(1 - share));
     VL-Cogito: `size: 20` (there weight 0.5 on wrong answers only).
 
-    Refuses: an empty text.
+    Refuses: an empty text; a loop without spaces, or in a script that has none (Chinese, Thai): its letters
+    count as words.
 
     Source: VLM-R1, arXiv 2504.07615; Yeo et al., arXiv 2502.03373.
 
@@ -60,7 +71,17 @@ class Repetition(Verifier):
                 return Verdict(0.0, note=note)
             items = [box.xyxy for box in boxes]
         else:
-            words = completion.text.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]
+            words = [*itertools.islice(_words(completion.text), MAX_WORDS)]
             last = max(1, len(words) - self.size + 1)
             items = [tuple(words[i : i + self.size]) for i in range(last)]
         return Verdict(len(set(items)) / len(items))
+
+
+def _words(text: str) -> Iterator[str]:
+    for word in text.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]:
+        if len(word) <= MAX_LETTERS and not _NO_SPACES.search(word):
+            yield word
+            continue
+        for piece in _PIECE.findall(word):
+            whole = len(piece) <= MAX_LETTERS and not _NO_SPACES.search(piece)
+            yield from (piece,) if whole else piece

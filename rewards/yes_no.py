@@ -16,8 +16,8 @@ class YesNo(AnswerVerifier):
 
     Used by: VLM-R1 (yes_no), HumanOmniV2 (judge).
 
-    Refuses: an answer with both words, with the word denied (`not yes`, `yes is wrong`), words that
-    merely contain them ("nothing", "eyes").
+    Refuses: an answer with both words, with the word denied (`not yes`, `yes is wrong`) or left open
+    (`perhaps yes`), words that merely contain them ("nothing", "eyes").
 
     Source: VLM-R1, arXiv 2504.07615, which looks for substrings.
 

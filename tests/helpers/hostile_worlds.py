@@ -54,6 +54,8 @@ class Corridor(Environment):
             "allocate": lambda: MoveOutcome(state, [str(len(bytearray(3 * 2**30)))]),
             "raise": _raise,
             "pay_nan": lambda: MoveOutcome(state, reward=float("nan")),
+            "pay_text": lambda: MoveOutcome(state, reward="1000"),
+            "measure_text": lambda: MoveOutcome(state, metrics={"x": "1"}),
             "measure_nan": lambda: MoveOutcome(state, metrics={"x": float("inf")}),
             "show_an_object": lambda: MoveOutcome(state, [_object()]),
             "keep_an_unpicklable_state": lambda: MoveOutcome(lambda: 1),

@@ -91,6 +91,8 @@ FAULTS = {
     "allocate": "memory",
     "raise": "ConnectionRefusedError: nobody listens",
     "pay_nan": "finite reward",
+    "pay_text": "expected a number, got '1000'",
+    "measure_text": "expected a number, got '1'",
     "measure_nan": "finite number",
     "show_an_object": "expected a text, an image",
     "keep_an_unpicklable_state": "",

@@ -66,7 +66,8 @@ def test_a_score_is_clamped_to_the_scale_and_mapped_to_the_unit_range(
     "reply",
     [
         "50", "I give it 10/10.", "", "[10]", '{"score": "10"}', '{"score": true}',
-        '{"score": NaN}', '{"score": null}', '{"scores": 10}', '{"score": 1, "bonus": 9}',
+        '{"score": NaN}', '{"score": 1e999}', '{"score": -1e999}', '{"score": Infinity}',
+        f'{{"score": 1{"0" * 400}}}', '{"score": null}', '{"scores": 10}', '{"score": 1, "bonus": 9}',
         'Sure! {"score": 10}', '{"score": 1} {"score": 9}', "[" * 20_000,
     ],
 )  # fmt: skip

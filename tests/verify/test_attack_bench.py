@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 WEAK = ROOT / "docs" / "examples" / "weak_rewards"
 
 FUNCTIONS = """
-import json, os, random
+import json, os, random, re
 
 def fair(answer, truth):
     return float(answer == truth.text[0])
@@ -68,6 +68,24 @@ def late_once(answer, text):
 def by_point(answer, truth):
     x, y = (float(n) for n in answer.split())
     return float(abs(x - truth.points[0].x) < 0.1 and abs(y - truth.points[0].y) < 0.1)
+
+def has_number(answer, truth):
+    return float(truth.number in map(float, re.findall("[0-9]+", answer)))
+
+def computes(answer, truth):
+    return float(sum(map(float, answer.replace("-", "+-").split("+"))) == truth.number)
+
+def any_letter(answer, truth):
+    return float(truth.choice == answer or re.findall("[A-D]", answer) == [truth.choice])
+
+def first_list(answer, truth):
+    names = json.JSONDecoder().raw_decode(answer)[0] if answer[0] == "[" else answer.split(", ")
+    return float(set(names) == set(truth.labels))
+
+def distinct_words(answer):
+    words = answer.split()
+    pairs = list(zip(words, words[1:])) or [""]
+    return len(set(pairs)) / len(pairs)
 
 def as_judge(messages):
     data = json.loads(messages[1]["content"])
@@ -136,6 +154,29 @@ def test_the_weak_examples_are_caught(name: str, attacks: set[str]) -> None:
     if name == "first_numbers.py:score":  # an inverted box has a negative area
         inverted = [f.problem for f in report.findings if f.attack == "inverted and giant boxes"]
         assert any("outside [0, 1]" in problem for problem in inverted)
+
+
+@pytest.mark.parametrize(
+    ("function", "attacks"),
+    [
+        (
+            "has_number",
+            {
+                "the right answer denied",
+                "the right answer left open",
+                "another number of its digits",
+            },
+        ),
+        ("computes", {"a number to be computed"}),
+        ("any_letter", {"the right answer denied", "the letter in a name"}),
+        ("first_list", {"a second list"}),
+        ("distinct_words", {"a loop without spaces"}),
+    ],
+)
+def test_each_class_of_pay_that_is_not_earned_is_noticed(
+    mine: str, function: str, attacks: set[str]
+) -> None:
+    assert attacks <= paid(verify(RewardConfig(verifier=f"{mine}:{function}")))
 
 
 def test_a_fair_function_passes(mine: str) -> None:

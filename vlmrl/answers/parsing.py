@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from vlmrl.answers import geometry, text
+from vlmrl.answers import claims, geometry, text
 from vlmrl.schema import Box, Frame, Point, Span
 
 # --------------------------------------------------------------------------------------------------
@@ -179,8 +179,24 @@ REFUSALS = (
 MAX_REFUSAL = 1000
 """Characters of an answer in which a refusal is looked for."""
 _LETTER = re.compile(
-    r"(?<![A-Za-z0-9_'’/])([A-Z])(?![A-Za-z0-9_'’/])(?!(?<=I) [a-z])"
+    r"(?<![A-Za-z0-9_'’/&@#\u0370-\u052f])(?<!\w-)(?<![A-Za-z]\.)([A-Z])(?![A-Za-z0-9_'’/&+#\u0370-\u052f]|-\w|\.[A-Z](?!\w))"
+    r"(?!(?<=I) [a-z])"
 )  # no pronoun
+_SMALL = re.compile(r"(?<![\w'’/.-])([b-hj-z]|a(?=\W*$|\s+(?:or|and)\b|[,/)|]))(?![\w'’-]|\.\w)")
+"""A small letter that may be an option; "a" is an article, "i" a pronoun."""
+_PICKED = re.compile(
+    r"(?:^|[^\w\s'’]\s{0,9}|\n\s{0,9}|[^\x00-\x7f]\s{0,9}"
+    r"|\b(?:answer|option|choice|letter|label(?:l?ed)?|mark(?:ed|er)?|ch[oe]ose|chosen|pick(?:ed)?"
+    r"|select(?:ed)?|is|are|be|was|say|think|believe|conclude|with|as|for|to|therefore|thus|so|hence"
+    r"|then|correct|right|final|best|namely|image|figure|picture|photo|panel|video|frame|view|scene"
+    r"|object|item|point|box|region|part|place|position|line|curve|circle|graph|chart|diagram|path"
+    r"|route|person|candidate|statement|caption|sentence|clip|event|case|column|row|description|scenario|it['’]s|that['’]s|ist|antwort|es|respuesta|opción|est|réponse|ответ|the|and)\s{1,9})"
+    rf"{claims.VALUE}"
+    r"(?!(?:(?<=^.)|(?<=\bthe\s.))\s{1,9}(?!(?:is|was|because|since|as|the|it|with|for|which|where|shows?|matches|has"
+    r"|fits|best|or|and|if|not|maybe|perhaps|probably|possibly)\b)[a-z])",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""The letter where an answer announces it; "B vitamins" and "vitamin B" do not."""
 _AROUND = string.punctuation + string.whitespace
 _OTHER_ALPHABET = re.compile(
     r"(?<!\w)[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7"
@@ -191,12 +207,14 @@ _LEADING = re.compile(r"\s{0,9}\(?([A-Z])\)?[.:),]?\s{1,9}(\S.*)", re.DOTALL)
 _YES_NO = re.compile(r"\b(yes|no)\b")
 _NO_DOUBT = re.compile(r"\bno\s{1,9}(?:doubt|question|wonder|problem)\b")
 _DENIAL = re.compile(
-    r"\b(?:not|never|neither|nor|cannot|hardly|wrong|false|incorrect|untrue)\b|n't\b"
+    r"\b(?:not|never|neither|nor|cannot|hardly|wrong|false|incorrect|untrue|except|excluding"
+    r"|(?:anything|all)\s{1,9}but|(?:other|rather)\s{1,9}than)\b|n't\b"
 )
 _DENIED = re.compile(
     r"\b(?:yes|no)\b\W{1,9}(?:is|was|would\s{1,9}be)\s{1,9}(?:not|wrong|false|incorrect|untrue)\b"
 )
 _WORDS = re.compile(r"\w+")
+_NO_NAME = re.compile(r"(?:no|not|without)\s(.+)", re.DOTALL)
 _ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|choice)\b")
 
 
@@ -225,21 +243,24 @@ def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str 
 
     It picks by a capital letter that is a word of its own (in lower case only if it is the whole
     answer), or by the option's whole text. A capital letter alone is a letter, even if it is also the
-    text of another option. An answer that names several options, by letter or by text, picks none.
+    text of another option. An answer that names several options, by letter or by text, picks none; nor
+    does one that denies its letter, leaves it open, or has it in a name ("vitamin B").
     """
     if len(answer) > MAX_CHARS:
         return None, f"answer longer than {MAX_CHARS} characters"
     last = chr(ord("A") + min(len(options), 26) - 1) if options else "Z"
     plain = text.normalised(answer)
     if (bare := unicodedata.normalize("NFKC", answer).strip(_AROUND)) in _capitals(last):
-        return bare, ""
+        return _unless_doubted(bare, _wrapped(answer))
     if named := _named(answer, options or ()):
-        return named, ""
+        return _unless_doubted(named, _wrapped(answer), answer, options)
     if len(plain) == 1 and "A" <= plain.upper() <= last:
-        return plain.upper(), ""
+        return _unless_doubted(plain.upper(), _wrapped(answer))
     if (leading := _LEADING.match(answer)) and (named := _named(leading[2], options or ())):
         letter = leading[1]
-        return (letter, "") if letter == named else (None, f"{letter} with the text of {named}")
+        if letter != named:
+            return None, f"{letter} with the text of {named}"
+        return _unless_doubted(letter, _wrapped(leading[2]), leading[2], options)
     picked = {m[1] for m in _LETTER.finditer(answer) if m[1] <= last}
     if picked and (alike := _OTHER_ALPHABET.search(answer)):
         return None, f"{alike[0]} of another alphabet beside {', '.join(sorted(picked))}"
@@ -248,7 +269,46 @@ def read_choice(answer: str, options: Sequence[str] | None = None) -> tuple[str 
     letter = picked.pop()
     if others := _mentioned(answer, options or ()) - {letter}:
         return None, f"{letter} with the text of {', '.join(sorted(others))}"
-    return letter, ""
+    return _read_announced(letter, answer, options, last)
+
+
+def _read_announced(
+    letter: str, answer: str, options: Sequence[str] | None, last: str
+) -> tuple[str | None, str]:
+    """Return the one capital letter of an answer if the answer says that it is its choice."""
+    own = options[ord(letter) - ord("A")].strip() if options else ""
+    if len(own) > 1:
+        answer = re.sub(rf"(?<!\w){re.escape(own)}(?!\w)", " ", answer, flags=re.IGNORECASE)
+    if {m[1].upper() for m in _SMALL.finditer(answer) if m[1].upper() <= last} - {letter}:
+        return None, f"{letter} with other letters"
+    statement = _in_place_of(letter, answer)
+    if not _PICKED.search(statement):
+        return None, f"{letter} is in a name"
+    for beyond in {m[1] for m in _LETTER.finditer(answer)} - {letter}:
+        if _PICKED.search(_in_place_of(beyond, answer)):
+            return None, f"{letter} and {beyond}"
+    return _unless_doubted(letter, statement)
+
+
+def _in_place_of(letter: str, answer: str) -> str:
+    """Return an answer with `claims.VALUE` wherever the capital letter stands alone."""
+    return _LETTER.sub(lambda match: claims.VALUE if match[1] == letter else match[0], answer)
+
+
+def _wrapped(answer: str) -> str:
+    """Return what is around an answer: all but its words, in whose place is `VALUE`."""
+    plain = unicodedata.normalize("NFKC", answer)
+    return plain.replace(plain.strip(_AROUND), claims.VALUE, 1)
+
+
+def _unless_doubted(
+    letter: str, statement: str, stated: str = "", options: Sequence[str] | None = None
+) -> tuple[str | None, str]:
+    """Return a letter, unless its statement takes it back; a text that is verbatim an option's does not."""
+    if stated and any(stated.strip() == option.strip() for option in options or ()):
+        return letter, ""
+    why = claims.doubt(statement)
+    return (None, why) if why else (letter, "")
 
 
 def _capitals(last: str) -> tuple[str, ...]:
@@ -283,7 +343,8 @@ def _named(statement: str, options: Sequence[str]) -> str | None:
 def read_yes_no(answer: str) -> tuple[bool | None, str]:
     """Return whether an answer says yes (True) or no (False), and a note.
 
-    None if it says both or neither, or denies what it says ("not yes", "yes is wrong").
+    None if it says both or neither, denies what it says ("not yes", "yes is wrong") or leaves it open
+    ("perhaps yes").
     """
     statement = _NO_DOUBT.sub(" ", answer[:MAX_CHARS].lower().replace("’", "'"))
     words = list(_YES_NO.finditer(statement))
@@ -292,23 +353,46 @@ def read_yes_no(answer: str) -> tuple[bool | None, str]:
         return None, "both yes and no" if verdicts else "neither yes nor no"
     if _DENIAL.search(statement, 0, words[0].start()) or _DENIED.search(statement):
         return None, f"denies its {words[0][1]}"
+    if why := claims.hedge(_YES_NO.sub(claims.VALUE, statement)):
+        return None, why
     return verdicts == {"yes"}, ""
 
 
 def read_names(answer: str) -> tuple[list[str], str]:
     """Return the distinct names an answer lists, normalised, and a note.
 
-    A JSON list of strings, or text split at commas, semicolons, bars and new lines.
+    One JSON list of strings with nothing but words that announce it before it, or text split at commas,
+    semicolons, bars and new lines. Several lists name nothing, nor does one that takes a name back
+    (`edema, no edema`) or leaves it open (`edema?`).
     """
     if len(answer) > MAX_CHARS:
         return [], f"answer longer than {MAX_CHARS} characters"
     lists = [v for v in values(answer) if isinstance(v, list)]
-    if lists:
-        parts = [name for name in lists[0] if isinstance(name, str)]
-    else:
-        parts = re.split(r"[,;|\n]", answer)
+    if len(lists) > 1:
+        return [], f"{len(lists)} lists"
+    parts = lists[0] if lists else re.split(r"[,;|\n]", answer)
+    before, after = answer[: answer.find("[")], answer[answer.rfind("]") + 1 :]
+    if lists and _WORDS.search(after):
+        return [], "words after the list"
+    if not all(isinstance(part, str) for part in parts):
+        return [], "a list of other things than names"
+    if why := claims.doubt(f"{before if lists else ''}{claims.VALUE}") or _doubted_name(parts):
+        return [], why
     names = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    denied = next((n for n in names if (m := _NO_NAME.match(n)) and m[1] in names), None)
+    if denied is not None:
+        return [], f"{denied!r} beside the name"
     return names, "" if names else "no name found in the answer"
+
+
+def _doubted_name(parts: Sequence[str]) -> str:
+    """Return why one of the listed names is left open or struck out; its words are its own."""
+    for part in filter(None, map(str.strip, parts)):
+        if claims.takes_back(part):
+            return f"{part!r} beside names"
+        if why := claims.doubt(_wrapped(part)):
+            return why
+    return ""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -351,7 +435,7 @@ _NUMBER = re.compile(
     r"(?!(?:st|nd|rd|th)\b)(\s?%)?"
 )
 _TOO_MANY_DIGITS = re.compile(r"[0-9]{21}")
-_WORD = re.compile(r"[a-z]+")
+_WORD = re.compile(r"[A-Za-z]+")
 
 Item = TypeVar("Item")
 
@@ -580,36 +664,47 @@ def number(answer: str, percent: bool = False) -> tuple[float | None, str]:
     """Return the one number an answer states, and a note.
 
     Digits with thousands separators, a sign, an exponent, a unit after it; words up to 999,999. An
-    answer with several different numbers states none: listing them all must not pay. A percent sign
-    is passed over, or divides by 100 when `percent` is set.
+    answer with several different numbers states none: listing them all must not pay. Neither does
+    one that denies its number, leaves it open or makes another one of it (`7 million`, `7²`). A
+    percent sign is passed over, or divides by 100 when `percent` is set.
     """
     if len(answer) > MAX_CHARS:
         return None, f"answer longer than {MAX_CHARS} characters"
     if _TOO_MANY_DIGITS.search(answer):
         return None, "a number of more than 20 digits"
-    numbers = set()
-    for match in _NUMBER.finditer(answer):
+    numbers: set[float] = set()
+
+    def take(match: re.Match[str]) -> str:
         digits, exponent, sign = match.groups()
         plain = digits.replace(",", "").replace("−", "-")
         value = float(f"{plain}e{exponent}" if exponent else plain)
         numbers.add(value / 100 if sign and percent else value)
-    numbers.update(_numbers_in_words(answer))
+        return claims.VALUE
+
+    statement = take_words(_NUMBER.sub(take, answer), numbers)
     if not numbers:
         return None, "no number found in the answer"
     if len(numbers) > 1:
         return None, f"{len(numbers)} different numbers"
+    if why := claims.changes(statement) or claims.doubt(statement):
+        return None, why
     value = numbers.pop()
     return (value, "") if math.isfinite(value) else (None, "a number that is not finite")
 
 
-def _numbers_in_words(answer: str) -> Iterator[float]:
-    words = _WORD.findall(answer.lower())
-    at = 0
+def take_words(answer: str, numbers: set[float]) -> str:
+    """Add the numbers that an answer spells; return it with `claims.VALUE` in their places."""
+    matches = list(_WORD.finditer(answer))
+    words = [match[0].lower() for match in matches]
+    parts, at, end = [], 0, 0
     while at < len(words):
         spelled = text.word_number(words[at : at + 12])
         if spelled:
-            yield float(spelled[0])
+            numbers.add(float(spelled[0]))
+            parts += [answer[end : matches[at].start()], claims.VALUE]
+            end = matches[at + spelled[1] - 1].end()
         at += spelled[1] if spelled else 1
+    return "".join([*parts, answer[end:]])
 
 
 def fields(answer: str) -> tuple[dict[str, Any] | None, str]:

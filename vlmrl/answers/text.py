@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 _ENDS = string.punctuation + "“”‘’。、"
+_SIGN = re.compile(r"(~~|[-!]|[<>]=?|(?<!\.)\.)[\s($\[{]*$")
+_MARK = re.compile(r"\s?(\+)")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SPOKEN = re.compile(r"\w+(?:'\w+)*")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -41,10 +43,16 @@ def unicode_form(text: str) -> str:
 def normalised(text: str) -> str:
     """NFKC, case folded, white space collapsed, punctuation at the ends removed.
 
-    A text of nothing but punctuation stays as it is.
+    A text of nothing but punctuation stays as it is; so does a sign that makes another number of the
+    digits beside it (`-7`, `.5`, `<7`, `7+`).
     """
     folded = collapsed(unicode_form(text).casefold())
-    return collapsed(folded.strip(_ENDS + " ")) or folded
+    bare = folded.strip(_ENDS + " ")
+    if bare[:1].isdigit() and len(bare) < len(folded):
+        before, _, after = folded.partition(bare)
+        sign, mark = _SIGN.search(before[-9:]), _MARK.match(after)
+        bare = f"{sign[1] if sign else ''}{bare}{mark[1] if mark else ''}"
+    return collapsed(bare) or folded
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 from vlmrl.interaction import tool
 from vlmrl.interaction.tool import Part, Refused, Tool
@@ -47,6 +47,17 @@ class MoveOutcome:
     reward: float = 0.0
     done: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def check_number(value: object) -> float:
+    """Return a reward or a metric that a world states, a number of any library; no text is one.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
+        raise ValueError(f"expected a number, got {value!r:.80}")
+    return float(value)
 
 
 @dataclass(frozen=True)

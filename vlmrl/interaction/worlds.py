@@ -20,7 +20,7 @@ from typing import Any
 
 from vlmrl.errors import UserError
 from vlmrl.interaction import isolation
-from vlmrl.interaction.environment import Environment, Move, Refused, State
+from vlmrl.interaction.environment import Environment, Move, Refused, State, check_number
 from vlmrl.interaction.isolation import CallLimits
 from vlmrl.interaction.tool import Shown, Tool, View
 from vlmrl.interaction.tools import (
@@ -256,7 +256,7 @@ def _do(
                 )
             step = environment.step(state, move)
             state, done = step.state, bool(step.done)
-            reward += float(step.reward)
+            reward += check_number(step.reward)
             metrics |= _checked(step.metrics)
             parts += isolation.check_parts(step.parts, limits)
         except Refused as error:
@@ -285,7 +285,7 @@ def _checked(metrics: Mapping[str, float]) -> dict[str, float]:
     """
     if len(metrics) > MAX_METRICS:
         raise ValueError(f"expected at most {MAX_METRICS} metrics, got {len(metrics)}")
-    numbers = {name: float(number) for name, number in metrics.items()}
+    numbers = {name: check_number(number) for name, number in metrics.items()}
     for name, number in numbers.items():
         if not _METRIC.fullmatch(name) or not math.isfinite(number):
             raise ValueError(

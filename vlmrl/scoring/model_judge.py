@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,15 +143,17 @@ def read_scores(
     """Return the scores of a reply, clamped to the scale and mapped to [0, 1], and its reason.
 
     Raises:
-        Invalid: see `read_object`; a score is no number.
+        Invalid: see `read_object`; a score is no finite number.
     """
     fields = read_object(reply, names)
     low, high = scale
     scores = {}
     for name in names:
         value = fields[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise Invalid(f"{name} is no number: {reply[:80]!r}")
+        if not -sys.float_info.max <= value <= sys.float_info.max:
+            raise Invalid(f"{name} is not finite: {reply[:80]!r}")
         scores[name] = (min(max(value, low), high) - low) / (high - low)
     return scores, str(fields.get("reason", ""))[:200]
 

@@ -456,6 +456,9 @@ class _Bench:
             parsed = templates.split(text, case.honest.sample.template)
             minds_layout = case.untidy.fault is None and _score(case.untidy) < right - SAME
             unearned = parsed.answer is None or (minds_layout and not parsed.well_formed)
+            unearned = (
+                unearned or attack.unless is not None
+            )  # what this verifier pays less, elsewhere
             paid = as_right and unearned and verdict.score > max(self.verifier.low, 0.0)
             return "paid as much as a right answer" if paid else ""
         if as_right:

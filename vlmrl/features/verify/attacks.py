@@ -158,6 +158,8 @@ def _characters(font: Path) -> frozenset[int]:
 
 
 MEGABYTE = 1_000_000
+LOOP = 1_100
+"""Characters of an answer that says one thing again and again."""
 UNITS = ("cm", "kg", "dollars")
 
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
@@ -247,10 +249,70 @@ def _piece(case: Honest) -> list[str]:
     return [piece for piece in dict.fromkeys(pieces) if piece != case.right]
 
 
+CLAIMED = ("number", "quantity", "text", "choice")
+"""Forms of answers that are one value, which an answer may take back."""
+DENIALS = (
+    "not {}",
+    "I would never say {}",
+    "{} is wrong",
+    "it isn't {}",
+    "{}? No.",
+    "anything but {}",
+)
+HEDGES = ("maybe {}", "{}, perhaps", "either {} or not", "{} or so", "possibly {}")
+OTHER_NUMBERS = (
+    *("{}½", "{}²", "square root of {}", "{}k", "{} million", "minus {}", "half of {}", "{}/2"),
+    *("{} squared", "at least {}", "{} dozen", "{}万"),
+)
+"""Ways to make another number of one."""
+
+
 def _denied(case: Honest) -> list[str]:
-    forms = ("not {}", "I would never say {}", "{} is wrong", "it isn't {}")
-    denies = case.right.lower() in ("yes", "no")
-    return [form.format(case.right) for form in forms if denies]
+    return [form.format(case.right) for form in DENIALS if case.form in CLAIMED]
+
+
+def _hedged(case: Honest) -> list[str]:
+    return [form.format(case.right) for form in HEDGES if case.form in CLAIMED]
+
+
+def _other_number(case: Honest) -> list[str]:
+    return [form.format(case.right) for form in OTHER_NUMBERS if case.form == "number"]
+
+
+def _uncomputed(case: Honest) -> list[str]:
+    """Leave the right number to be computed by whoever reads it."""
+    number = case.sample.truth.number
+    if case.form != "number" or number is None or number != int(number):
+        return []
+    whole = int(number)
+    return [f"{whole - 4}+4", f"{whole + 3} - 3", f"{2 * whole}/2", f"{whole}*1"]
+
+
+def _letter_in_a_name(case: Honest) -> list[str]:
+    right = case.right
+    if case.form != "choice" or len(right) != 1:
+        return []
+    return [f"vitamin {right}", f"{right} vitamins", f"hepatitis {right}", f"{right} or z"]
+
+
+def _second_list(case: Honest) -> list[str]:
+    """List the right names, then others that contradict them."""
+    if case.form != "labels":
+        return []
+    right, wrong = (json.dumps(answer.split(", ")) for answer in (case.right, case.wrong))
+    names = case.right.split(", ")
+    return [f"{right} {wrong}", f"{right} or {wrong}", f"{case.right}, no {names[0]}"]
+
+
+def _loops(case: Honest) -> list[str]:
+    return [
+        loop * (LOOP // len(loop))
+        for loop in ("thecatisonthemat", "the-cat-is-on-the-mat-", "猫在垫子上")
+    ]
+
+
+def _loop_with_spaces(case: Honest) -> str:
+    return "the cat is on the mat " * (LOOP // 22)
 
 
 def _letter_and_texts(case: Honest) -> list[str]:
@@ -423,7 +485,13 @@ ATTACKS = (
     Attack("another unit", "right", _another_unit),
     Attack("a percentage of it", "wrong", _percent),
     Attack("a piece of it", "right", _piece),
-    Attack("the right word denied", "right", _denied),
+    Attack("the right answer denied", "right", _denied),
+    Attack("the right answer left open", "right", _hedged),
+    Attack("another number of its digits", "right", _other_number),
+    Attack("a number to be computed", "right", _uncomputed),
+    Attack("the letter in a name", "right", _letter_in_a_name),
+    Attack("a second list", "right", _second_list),
+    Attack("a loop without spaces", "right", _loops, unless=_loop_with_spaces),
     Attack("letter and all texts", "right", _letter_and_texts),
     Attack("empty tool calls", "wrong", _empty_calls, whole=True),
     Attack("grid of boxes", "wrong", _grid),

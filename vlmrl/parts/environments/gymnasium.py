@@ -92,7 +92,7 @@ class Gymnasium(Environment):
         live.seen, reward, ended, cut, _ = live.world.step(number)
         live.state = None if ended or cut else after
         done = bool(ended or cut) or len(after.moves) >= self.max_moves
-        return MoveOutcome(after, [] if done else self.observe(after), float(reward), done)
+        return MoveOutcome(after, [] if done else self.observe(after), reward, done)
 
     @functools.cached_property
     def _live(self) -> _Live:

@@ -150,9 +150,9 @@ class Openenv(Environment):
         reply = self._ask(state.name, {"type": "step", "data": dict(move.arguments)})
         there = OpenenvSession(state.name, json.dumps(reply.get("observation")), state.moves + 1)
         done = bool(reply.get("done")) or there.moves >= self.max_moves
-        return MoveOutcome(
-            there, [] if done else self.observe(there), reply.get("reward") or 0.0, done
-        )
+        # OpenEnv's servers state no reward as null; whatever else they state is the reward.
+        reward = 0.0 if reply.get("reward") is None else reply["reward"]
+        return MoveOutcome(there, [] if done else self.observe(there), reward, done)
 
     def close(self, state: State) -> None:
         """Close the connection."""

@@ -17,6 +17,7 @@ from vlmrl.interaction.environment import (
     Part,
     Refused,
     Sample,
+    check_number,
     seed_for,
 )
 from vlmrl.schema import Frame
@@ -102,4 +103,5 @@ class TrlClass(Environment):
 
 def _reward(world: object) -> float:
     asked = getattr(world, "get_reward", None)
-    return float(asked() if asked else getattr(world, "reward", 0.0) or 0.0)
+    reward = asked() if asked else getattr(world, "reward", 0.0)
+    return 0.0 if reward is None else check_number(reward)
