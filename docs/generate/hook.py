@@ -18,6 +18,7 @@ import boxes_picture
 import command_reference
 import config_reference
 import coverage_page
+import exclusion_table
 import figures
 import import_tables
 import matrix_page
@@ -55,6 +56,7 @@ FILLED = {
     "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
     "<!-- records -->": figures.table,
+    "<!-- exclusions -->": exclusion_table.table,
     "<!-- resume -->": resume_table.table,
 }
 """Comments of pages, and what is written in their place."""
