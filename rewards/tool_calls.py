@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ from vlmrl.answers import parsing
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.scoring.verifier import Laws, Verifier
 
-BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 MAX_CALLS = 64
 """Calls that are compared; a completion with more has failed."""
 
@@ -124,13 +122,21 @@ def _read(completion: Completion) -> list[Call] | None:
         fields, _ = parsing.fields(answer)
         return None if fields is None else [_call(fields)]
     calls: list[Call] = []
-    for block in BLOCK.findall(completion.text):
+    for block in _blocks(completion.text):
         texts = [block] if _object(block) is not None else block.strip().splitlines()
         objects = [_object(text) for text in texts if text.strip()]
         if not objects or any(call is None for call in objects):
             return None
         calls += [_call(call) for call in objects if call is not None]
     return calls if 0 < len(calls) <= MAX_CALLS else None
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Yield what is between an opening mark and the closing one after it, in linear time."""
+    for part in text.split("</tool_call>")[:-1]:
+        _, opened, block = part.partition("<tool_call>")
+        if opened:
+            yield block
 
 
 def _object(text: str) -> Mapping[str, Any] | None:

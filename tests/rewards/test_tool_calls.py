@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -24,6 +25,20 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 def score(text: str, *right: dict[str, Any]) -> float | None:
     truth = Truth(fields={"calls": list(right)}) if right else Truth(none=True)
     return judge(plugins.build("verifier", "tool_calls"), text, truth, "think_answer").score
+
+
+def test_unclosed_marks_take_no_time() -> None:
+    began = time.process_time()
+    assert score("<tool_call>" * 100_000, call("a")) == 0.0
+    assert score("<tool_call>" * 100_000 + "</tool_call>", call("a")) == 0.0
+    assert time.process_time() - began < 5
+
+
+def test_a_call_goes_from_the_first_opening_mark_to_the_closing_one() -> None:
+    one = json.dumps(call("a"))
+    assert score(f"<tool_call>{one}</tool_call></tool_call><tool_call>", call("a")) == 1.0
+    assert score(f"</tool_call><tool_call>{one}</tool_call>", call("a")) == 1.0
+    assert score(f"<tool_call><tool_call>{one}</tool_call>", call("a")) == 1.0
 
 
 A, B = call("a", x=1, y="two"), call("b")

@@ -20,7 +20,7 @@ from vlmrl.features.verify.audit_table import tables
 from vlmrl.features.verify.reference_answers import examples, lay_out, state_honestly
 from vlmrl.schema import Truth
 from vlmrl.scoring.combine import guard
-from vlmrl.scoring.reward_components import build
+from vlmrl.scoring.reward_components import build, resolve
 from vlmrl.scoring.score_rows import read_row
 from vlmrl.scoring.verifier import judge
 
@@ -86,6 +86,10 @@ def distinct_words(answer):
     words = answer.split()
     pairs = list(zip(words, words[1:])) or [""]
     return len(set(pairs)) / len(pairs)
+
+def lazily(answer, truth):
+    re.findall("<tool_call>(.*?)</tool_call>", answer)
+    return float(answer == truth.text[0])
 
 def as_judge(messages):
     data = json.loads(messages[1]["content"])
@@ -177,6 +181,26 @@ def test_each_class_of_pay_that_is_not_earned_is_noticed(
     mine: str, function: str, attacks: set[str]
 ) -> None:
     assert attacks <= paid(verify(RewardConfig(verifier=f"{mine}:{function}")))
+
+
+def test_a_time_that_grows_faster_than_the_text_is_noticed(mine: str) -> None:
+    report = verify(RewardConfig(verifier=f"{mine}:lazily"))
+    slow = [f for f in report.findings if f.attack == "repeated fragments"]
+    assert [f.text for f in slow] == ["<tool_call>"] and "times as long" in slow[0].problem
+
+
+@pytest.mark.parametrize("name", ["tool_calls", "number", "choice", "labels"])
+def test_twice_the_text_takes_shipped_parsers_no_more_than_thrice_as_long(name: str) -> None:
+    spec = resolve(RewardConfig(verifier=name)).spec
+    case = next(
+        honest
+        for sample, frame in examples()
+        if build(spec).applies_to(sample)
+        for honest in state_honestly(sample, frame)
+        if honest.form != "nothing"
+    )
+    times = {f: attack_bench.measure_growth(spec, case, (), f) for f in attack_bench.FRAGMENTS}
+    assert {f: how for f, (factor, how) in times.items() if factor > attack_bench.GROWTH} == {}
 
 
 def test_a_fair_function_passes(mine: str) -> None:

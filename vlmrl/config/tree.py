@@ -16,6 +16,7 @@ import yaml
 
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
+from vlmrl.system.bounded_yaml import BoundedLoader
 
 # --------------------------------------------------------------------------------------------------
 # Read YAML as configs have it: the scalars of YAML 1.2, and no key twice.
@@ -25,7 +26,7 @@ class DuplicateKey(Exception):
     """A mapping sets a key twice; the message names the key and both lines."""
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """YAML with the scalars of YAML 1.2 only: `no` and `1:30` stay text, `1e-4` is a number.
 
     Source: the core schema, https://yaml.org/spec/1.2.2/#1032-tag-resolution; its octal and

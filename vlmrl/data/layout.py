@@ -22,6 +22,7 @@ from vlmrl.data.files.opening import open_rows, splits
 from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.errors import UserError
 from vlmrl.schema import Truth
+from vlmrl.system import bounded_yaml
 
 T = TypeVar("T")
 MAX_NAMES = 2000
@@ -113,7 +114,7 @@ class DataPlace:
         if self.path.suffix not in (".yaml", ".yml") or not self.path.is_file():
             return {}
         try:
-            document = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+            document = bounded_yaml.load(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError, RecursionError):
             return {}
         return document if isinstance(document, dict) else {}

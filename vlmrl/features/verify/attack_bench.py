@@ -36,7 +36,7 @@ from vlmrl.scoring.reward_components import (
 )
 from vlmrl.scoring.score_rows import ScoredRow
 from vlmrl.scoring.verifier import BatchVerifier, FunctionVerifier, GroupVerifier
-from vlmrl.system.deadline_pool import DeadlinePool, portable, result
+from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result
 from vlmrl.truths.base import TruthKind
 from vlmrl.truths.json_form import to_json
 
@@ -171,6 +171,94 @@ def measure_speed(component: Component, cases: Sequence[Honest]) -> float:
     return calls / (time.perf_counter() - start)
 
 
+FRAGMENTS = (
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "\\boxed{",
+        "\\frac{",
+    ),
+    *(
+        "<|box_start|>",
+        "<point>",
+        "<",
+        "[",
+        "(",
+        "{",
+        "]",
+        "}",
+        "[1,",
+        '{"a":',
+        '"',
+        "'",
+        "`",
+        "$",
+        "~",
+        "\\",
+    ),
+    *(
+        "7",
+        "7 ",
+        "7,",
+        "7.",
+        "-",
+        "+",
+        "7 or ",
+        "no ",
+        "five ",
+        "hundred ",
+        "A ",
+        "a,",
+        "yes ",
+        "x=",
+        "5 to ",
+    ),
+    *(" ", "\n", "\t7", "a", "a ", "?", "7\u00b2", "猫", "\u0301"),
+)
+"""What parsers look for: tags, brackets, digits, quotes and words, each repeated to find a slow one."""
+DOUBLINGS = range(10, 19)
+"""Powers of two: the lengths of the texts whose time is compared."""
+GROWTH = 3.0
+"""Factor that the time of twice the text may have; 2 is linear."""
+LEAST_S, MOST_S = 0.01, 0.4
+"""Seconds of processor below which a time tells nothing, and after which no longer text is tried."""
+
+
+def measure_growth(
+    spec: Spec, case: Honest, mates: Sequence[Honest], fragment: str
+) -> tuple[float, str]:
+    """Return the largest factor of time for twice the text, over two doublings, and how it grew.
+
+    Runs in a worker of the pool; the repeated fragment is the answer of one text and all of another.
+    """
+    verifier, worst, how = build(spec), 1.0, ""
+    for whole in (True, False):
+        times: list[float] = []
+        for power in DOUBLINGS:
+            text = fragment * (2**power // len(fragment))
+            text = text if whole else lay_out(case.sample, text)
+            spent = []
+            for _ in range(2):
+                start = time.process_time()
+                guard(verifier, judge_among_honest, spec, case, text, mates, 0.0)
+                spent.append(time.process_time() - start)
+            times.append(min(spent))
+            if len(times) > 2 and times[-3] >= LEAST_S:
+                factor = math.sqrt(times[-1] / times[-3])
+                if factor > worst:
+                    worst, how = (
+                        factor,
+                        f"{times[-3]:.2g} s, {times[-1]:.2g} s for 4 times the text",
+                    )
+            if times[-1] > MOST_S:
+                break
+    return worst, how
+
+
 def _pair(case: Honest) -> tuple[Completion, Completion]:
     right, wrong = (lay_out(case.sample, answer) for answer in (case.right, case.wrong))
     return _make_completion(case, right), _make_completion(case, wrong)
@@ -195,6 +283,8 @@ TOLERANCE = 0.05
 SAME = 1e-9
 WAIT_DEADLINE = 120.0
 """Seconds one call of a verifier that waits (on a network) may take."""
+GROWTH_DEADLINE = 60.0
+"""Seconds for one fragment, all of its lengths included."""
 TOTAL_S = 600.0
 """Seconds that the audit of one verifier may take, after which it reports what it has."""
 MAX_HUNG = 3
@@ -267,6 +357,10 @@ def _verify(
             if bench.is_late():
                 break
             findings += bench.run_attack(attack, case)
+    if not bench.verifier.waits and not bench.is_late():
+        if progress is not None:
+            progress("time of repeated fragments")
+        findings += bench.check_growth(telling[0])
     if bench.verifier.looks and not bench.is_late():
         findings += bench.beg_in_images(telling[0])
     if bench.is_late():
@@ -349,13 +443,7 @@ class _Bench:
             )
         patience = WAIT_DEADLINE if self.verifier.waits else SLOW_DEADLINE
         deadline = self.component.deadline or patience
-        mates = [
-            other
-            for others in self.variants
-            for other in others
-            if other.form == case.form and other.sample.id != case.sample.id
-        ][:3]
-        spec, common = self.component.spec, (mates, reward, tokens)
+        spec, common = self.component.spec, (self._mates(case), reward, tokens)
         futures = [
             self.pool.submit(
                 judge_among_honest, spec, case, text, *common, image, deadline=deadline
@@ -436,6 +524,35 @@ class _Bench:
             elif _score(verdict) > _score(plain) + self.tolerance:
                 problem = "paid more than the same answer with a plain image"
                 yield _finding(attacks.NAME, case, problem, verdict, text)
+
+    def check_growth(self, case: _Case) -> Iterator[Finding]:
+        """Yield the fragments whose repetition takes more than `GROWTH` times as long for twice the text."""
+        honest, mates = case.honest, self._mates(case.honest)
+        self.tried["repeated fragments"] += len(FRAGMENTS)
+        futures = [
+            self.pool.submit(
+                measure_growth,
+                self.component.spec,
+                honest,
+                mates,
+                fragment,
+                deadline=GROWTH_DEADLINE,
+            )
+            for fragment in FRAGMENTS
+        ]
+        for fragment, future in zip(FRAGMENTS, futures, strict=True):
+            try:
+                factor, how = result(future)
+            except CallFailed as error:
+                factor, how = math.inf, str(error)
+            if factor > GROWTH:
+                problem = f"twice the text takes {factor:.1f} times as long: {how}"
+                yield _finding("repeated fragments", case, problem, Verdict.failed(""), fragment)
+
+    def _mates(self, case: Honest) -> list[Honest]:
+        """Return honest answers of the same form to other questions, for a batch."""
+        others = [other for variants in self.variants for other in variants]
+        return [o for o in others if o.form == case.form and o.sample.id != case.sample.id][:3]
 
     def _match_length(self, case: _Case, text: str) -> _Case:
         """Return the honest pair at the length of an attack: many group verifiers see only lengths."""

@@ -13,6 +13,7 @@ from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
 from vlmrl.parts.layouts.annotated_objects import annotated, around, ask, find_file, one_split
+from vlmrl.system import bounded_yaml
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
@@ -106,7 +107,7 @@ def _config(file: Path | None) -> Mapping[str, Any]:
     if file is None:
         return {}
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = bounded_yaml.load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return tree if isinstance(tree, dict) else {}
