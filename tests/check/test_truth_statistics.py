@@ -14,7 +14,8 @@ from PIL import Image
 
 from vlmrl.config import SourceConfig
 from vlmrl.data.source import Source, open_source
-from vlmrl.features.check.data_check import UnitTally, check_and_print, read_span
+from vlmrl.data.units import UnitTally, read_span
+from vlmrl.features.check.data_check import check_and_print
 from vlmrl.schema import Span
 
 SIZES = {"small": (640, 480), "large": (1600, 1300)}

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from vlmrl.named_models.asked import PROBE
+
 Script = Callable[[dict[str, Any]], Any]
 
 
@@ -26,6 +28,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.probed: Any = "OK"
+        """What it says to who asks whether it is there, as a script would."""
 
     @property
     def url(self) -> str:
@@ -45,17 +49,20 @@ class Exchange(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["messages"] == PROBE["messages"]:  # which no script is about
+            return self._say(self.server.probed)
         self.server.requests.append(body)
         self.server.keys.append(self.headers.get("Authorization"))
         assert self.path == "/v1/chat/completions"
         said = self.server.script(body)
-        if callable(said):
-            return said(self)
+        return said(self) if callable(said) else self._say(said)
+
+    def _say(self, said: Any) -> None:
         if isinstance(said, int):
             self.send_response(said)
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return None
+            return
         if isinstance(said, str):
             said = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
         self.send_response(200)

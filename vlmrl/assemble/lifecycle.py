@@ -18,11 +18,12 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
+from vlmrl.assemble.first_look import ask_models, warnings
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.source import open_configured
-from vlmrl.errors import LostRank
+from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
@@ -219,7 +220,10 @@ def _run(
             from vlmrl.named_models.asked import keeping_replies
 
             stack.enter_context(keeping_replies(run_folder.replies_folder(config.folder)))
+        _require_models(config, output)
         trainer = build_trainer(config, start, progress, stack, pools, output)
+        for line in warnings(config, trainer.loader.sources) if distributed.is_main() else ():
+            trainer.tracker.message(line)
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
@@ -236,6 +240,23 @@ def _run(
     if copies is not None and copies.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
+
+
+def _require_models(config: Config, output: Output) -> None:
+    """Ask the models of the rewards once, from the main rank.
+
+    Raises:
+        UserError: one does not answer, on every rank.
+    """
+    fault = None
+    if distributed.is_main():
+        try:
+            with output.doing("asking the models of the rewards"):
+                ask_models(config)
+        except UserError as error:
+            fault = str(error)
+    if (fault := distributed.from_main(fault)) is not None:
+        raise UserError(fault)
 
 
 def run_cold_start(

@@ -35,7 +35,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Media
 from vlmrl.schema.media import Audio, Decoded, PilImage, Video
 from vlmrl.system import distributed
-from vlmrl.system.chat_endpoint import Invalid, Reply, Unavailable, chat
+from vlmrl.system.chat_endpoint import Invalid, NoText, Reply, Unavailable, chat
 from vlmrl.system.processes import PARENT, TOKEN
 
 # --------------------------------------------------------------------------------------------------
@@ -215,6 +215,12 @@ def _audio_part(audio: Audio) -> Part:
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 20.0
 
+PROBE: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Reply with OK."}],
+    "max_tokens": 8,
+}
+"""What a model is asked to see whether it is there."""
+
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
 """Messages of OpenAI's chat completions; a content is a text or a list of parts."""
@@ -250,7 +256,7 @@ class AskedModel:
         replies: Replies,
         ready: Ready = lambda: None,
     ) -> None:
-        self._identity, self._send, self._limits = [*identity], send, limits
+        self.identity, self._send, self._limits = [*identity], send, limits
         self._ready = ready
         self._turns = threading.BoundedSemaphore(limits.concurrency)
         self._lock = threading.Lock()
@@ -269,7 +275,7 @@ class AskedModel:
             Unavailable: no reply in time, or the budget is spent.
             Invalid: no reply that could be read.
         """
-        asked = json.dumps([self._identity, body], sort_keys=True)
+        asked = json.dumps([self.identity, body], sort_keys=True)
         key = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
         with self._lock:
             self._counts["asked"] += 1
@@ -287,6 +293,29 @@ class AskedModel:
         except (Unavailable, Invalid):
             self._count("failed", 1)
             raise
+
+    def probe(self) -> None:
+        """Send one small question outside of budget, counts and memory; any chat completion will do.
+
+        Raises:
+            Unavailable: no reply in all attempts.
+            Invalid: a reply that is no chat completion.
+        """
+        for attempt in range(1, self._limits.attempts + 1):
+            try:
+                self._ready()
+                self._send(PROBE, self._limits.timeout_s)
+            except NoText:
+                return
+            except Unavailable as error:
+                if not error.again or attempt == self._limits.attempts:
+                    raise
+                pause = FIRST_PAUSE * 2 ** (attempt - 1)
+                time.sleep(
+                    min(pause if error.retry_after is None else error.retry_after, LONGEST_PAUSE)
+                )
+            else:
+                return
 
     def take_counts(self) -> Counter[str]:
         """Return what was counted since the last time, and begin anew: counts and the budget.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from vlmrl import plugins
 from vlmrl.config import NamedModel
 from vlmrl.named_models.asked import (
+    PROBE,
     AskedModel,
     AskLimits,
     Messages,
@@ -307,6 +308,11 @@ class ModelJudge(Verifier):
         """Whether it is shown the media."""
         return self.media
 
+    @property
+    def asked(self) -> AskedModel:
+        """Return the model, with its limits and counts."""
+        return open_model(self.model) if isinstance(self.model, NamedModel) else self._asked
+
     def questions(self, group_size: int) -> int:
         """Return how many questions a group of completions takes at most, repeated attempts not counted."""
         return group_size
@@ -368,10 +374,12 @@ class ModelJudge(Verifier):
             "max_tokens": self.max_tokens,
             **({"seed": again} if again else {}),
         }
-        model = open_model(self.model) if isinstance(self.model, NamedModel) else self._asked
-        return model.ask(body, read)
+        return self.asked.ask(body, read)
 
     def _send(self, body: Mapping[str, Any], seconds: float) -> Reply:
+        if self.callable and body is PROBE:  # whose messages a user's function need not know
+            plugins.load("verifier", self.callable)
+            return Reply("")
         if self.callable:
             function: Callable[..., Any] = plugins.load("verifier", self.callable)
             try:
@@ -379,6 +387,14 @@ class ModelJudge(Verifier):
             except Exception as error:  # whatever a user's judge raises: it gave no reply
                 raise Unavailable(f"{type(error).__name__}: {error}") from error
         return chat(self.url, {"model": self.model, **body}, os.environ.get(self.key_env), seconds)
+
+
+def model_of(verifier: Verifier) -> AskedModel | None:
+    """Return the model that a verifier asks; None: it asks none that is known here."""
+    if isinstance(verifier, ModelJudge):
+        return verifier.asked
+    named = getattr(verifier, "model", None)
+    return open_model(named) if isinstance(named, NamedModel) else None
 
 
 # --------------------------------------------------------------------------------------------------

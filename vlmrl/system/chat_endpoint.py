@@ -40,6 +40,10 @@ class Invalid(Exception):
     """A reply that is not what was asked for."""
 
 
+class NoText(Invalid):
+    """A chat completion without any text."""
+
+
 def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) -> Reply:
     """Return the first choice of what `POST {url}/chat/completions` returns within `seconds`.
 
@@ -69,7 +73,7 @@ def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) 
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise Invalid(f"no chat completion: {reply.data[:80]!r}") from error
     if not isinstance(text, str):
-        raise Invalid(f"a chat completion without text: {text!r:.80}")
+        raise NoText(f"a chat completion without text: {text!r:.80}")
     usage = tree.get("usage")
     return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
 

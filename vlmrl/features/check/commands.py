@@ -181,6 +181,12 @@ def check(
         print(line)
         lines.append(line)
 
+    if data.endswith((".yaml", ".yml")):
+        from vlmrl import config
+        from vlmrl.assemble.first_look import unpaid
+
+        for line in unpaid(config.load(data, overrides or ())):
+            say(f"warning: {line}")
     bad = check_and_print(sources, out, make, see, say)
     if sheet and images:
         print(sheet.write(images, lines))

@@ -1,0 +1,92 @@
+"""What a look at config, first rows and models shows before step 1, and would else cost a night."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from vlmrl.config import Config
+from vlmrl.data.annotations import noting_places
+from vlmrl.data.source import Source
+from vlmrl.data.units import SPACES, UnitTally, equal_ids, read_place
+from vlmrl.errors import UserError
+from vlmrl.scoring import reward_components
+
+if TYPE_CHECKING:
+    from vlmrl.named_models.asked import AskedModel
+
+LOOK = 100
+"""Rows of each source that are looked at."""
+
+
+def warnings(config: Config, sources: Sequence[Source]) -> Iterator[str]:
+    """Yield what the first rows of the sources, and the weights of their rewards, speak against."""
+    yield from unpaid(config)
+    for source in sources:
+        for line in _about(source):
+            yield f"{line}; see `vlmrl data check` of source {source.name!r}"
+
+
+def unpaid(config: Config) -> Iterator[str]:
+    """Yield a line for each training source whose rewards all have weight 0, at all times."""
+    paid: dict[str, bool] = {}
+    for stage in config.by_stage:
+        for source in stage.data.train:
+            weights = [
+                reward_components.resolve(reward, moment).weight
+                for reward in stage.rewards_of(source)
+                for moment in reward_components.moments(reward)
+            ]
+            paid[source.label] = paid.get(source.label, False) or any(weights) or not weights
+    for label in [label for label, pays in paid.items() if not pays]:
+        yield f"source {label!r}: all weights of its rewards are 0: no answer is better than another"
+
+
+def ask_models(config: Config) -> None:
+    """Ask every model that a reward asks once, so that one that is not there ends the run before step 1.
+
+    Raises:
+        UserError: one does not answer; the message names the reward and the model.
+    """
+    known: set[int] = set()
+    for stage in config.by_stage:
+        for reward in [r for source in stage.named_sources for r in stage.rewards_of(source)]:
+            verifier = reward_components.resolve(reward).verifier
+            if verifier.waits:
+                # A plain run loads half of the package: not what asks models.
+                from vlmrl.scoring.model_judge import model_of
+
+                model = model_of(verifier)
+                if model is not None and id(model) not in known:
+                    known.add(id(model))
+                    _ask(model, reward.label)
+
+
+def _ask(model: AskedModel, label: str) -> None:
+    from vlmrl.system.chat_endpoint import Invalid, Unavailable
+
+    try:
+        model.probe()
+    except (Unavailable, Invalid) as error:
+        name = " ".join(filter(None, model.identity))
+        raise UserError(f"reward {label!r}: its model {name} does not answer: {error}") from error
+
+
+def _about(source: Source) -> Iterator[str]:
+    """Yield what is odd about the first rows: places that look like another unit, and equal ids."""
+    ids = []
+    with noting_places() as stated:
+        for row in range(min(len(source.rows), LOOK)):
+            with contextlib.suppress(UserError):  # the loader counts and names it
+                ids.append(source.sample(row).id)
+    tallies: dict[tuple[str, str], UnitTally] = {}
+    for mark in stated:
+        kind = "boxes" if len(mark.numbers) == 4 else "points"
+        unit = SPACES[mark.frame.space]
+        tallies.setdefault((kind, unit), UnitTally(unit)).add(read_place(mark, None))
+    for (kind, _), tally in tallies.items():
+        if verdict := tally.judge():
+            yield f"these {kind} {verdict}"
+    if line := equal_ids(ids):
+        yield line
