@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl.config import Config
-from vlmrl.config.changes import ChangedKey, changes, require_allowed
 from vlmrl.config.sections.run import hide_secrets
-from vlmrl.data.fingerprint import fingerprint
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.policy.checkpoint import Progress
@@ -47,41 +45,40 @@ def begin(
 def _line(
     config: Config, start: Path | None, progress: Progress, sources: Sequence[Source]
 ) -> dict[str, Any]:
+    from vlmrl.data.fingerprint import fingerprint  # on the main rank alone
+
     tree = hide_secrets(config.model_dump(mode="json"))
     prints = {source.name: fingerprint(source) for source in sources}
-    changed, notes = list[ChangedKey](), list[str]()
-    if start is not None:
-        run = start.absolute().parents[1]
-        if (run / "config.json").is_file():
-            changed = changes(read_json(run / "config.json"), tree)
-        before = run_folder.read_starts(run)
-        changed += _changed_rows(before[-1]["sources"] if before else {}, prints)
-        require_allowed(changed, config.resume.allow)
-        ended = run_folder.read_summary(run)
-        if ended and ended["finished"] and ended["steps"] < config.run.steps:
-            notes = [
-                f"the run had ended after step {ended['steps']} and goes on to {config.run.steps}"
-            ]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "phase": progress.phase,
         "step": progress.step,
         "checkpoint": str(start) if start else None,
-        "changed": [*notes, *map(str, changed)],
+        "changed": _changed(config, start.absolute().parents[1], tree, prints) if start else [],
         "sources": prints,
         "config": tree,
     }
 
 
-def _changed_rows(was: dict[str, Any], now: dict[str, Any]) -> list[ChangedKey]:
-    """Return the sources of both starts whose rows or media are others now."""
-    return [
-        ChangedKey(
-            f"data.train.{name}", f"rows {_words(was[name])}", f"rows {_words(now[name])}", "fixed"
-        )
-        for name in now
-        if name in was and was[name] != now[name]
-    ]
+def _changed(
+    config: Config, run: Path, tree: dict[str, Any], prints: dict[str, dict[str, Any]]
+) -> list[str]:
+    """Return what is other than at the last start of a run, in words; UserError if it may not be."""
+    from vlmrl.config.changes import ChangedKey, changes, require_allowed
+
+    file, starts = run / "config.json", run_folder.read_starts(run)
+    changed = changes(read_json(file), tree) if file.is_file() else []
+    before = starts[-1]["sources"] if starts else {}
+    for name in prints.keys() & before.keys():
+        if before[name] != prints[name]:
+            was, now = f"rows {_words(before[name])}", f"rows {_words(prints[name])}"
+            changed.append(ChangedKey(f"data.train.{name}", was, now, "fixed"))
+    require_allowed(changed, config.resume.allow)
+    ended = run_folder.read_summary(run)
+    if ended and ended["finished"] and ended["steps"] < config.run.steps:
+        on = f"the run had ended after step {ended['steps']} and goes on to {config.run.steps}"
+        return [on, *map(str, changed)]
+    return [*map(str, changed)]
 
 
 def _words(value: dict[str, Any]) -> str:

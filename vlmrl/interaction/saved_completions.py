@@ -19,7 +19,6 @@ from pydantic import TypeAdapter
 from vlmrl.engines.base import ServedPolicy
 from vlmrl.engines.completions import Sampled, make_completions
 from vlmrl.errors import UserError
-from vlmrl.interaction.trail import Trail
 from vlmrl.schema import Call, Completion, Experts, Prompt, Segment
 from vlmrl.schema.media import Audio, Decoded, PilImage, Video
 
@@ -66,6 +65,8 @@ def from_json(
     experts = Experts(*arrays) if arrays else None
     if "segments" not in saved:
         return replace(_read(policy, prompt, saved), experts=experts)
+    from vlmrl.interaction.trail import Trail  # only rollouts of several turns have one
+
     trail = Trail(policy.family, policy.processor, prompt)
     for fields_of_one in saved["segments"]:
         segment = _segment_from_json(fields_of_one, media)

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from vlmrl.errors import UserError
-from vlmrl.policy import adapter_folder, optimizers, quantization
+from vlmrl.policy import optimizers, quantization
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.system.files import NAME as CHECKSUMS
@@ -174,6 +174,8 @@ def restore(checkpoint: Path, policy: Policy, progress: Progress) -> None:
 
 def restore_adapter(checkpoint: Path, policy: Policy) -> None:
     """Put the checkpoint's adapter, if it has one, on the base model."""
+    from vlmrl.policy import adapter_folder  # only where a run goes on, or with LoRA
+
     if adapter := adapter_folder.load(checkpoint):
         policy.restore(adapter)
 

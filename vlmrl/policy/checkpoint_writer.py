@@ -23,7 +23,7 @@ import numpy as np
 import torch.distributed as dist
 from safetensors.numpy import save_file
 
-from vlmrl.policy import adapter_folder, checkpoint, optimizers, weights
+from vlmrl.policy import checkpoint, optimizers, weights
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.weights import Unit
@@ -251,6 +251,8 @@ def _write_small(
     if distributed.is_main():
         home.mkdir(parents=True)
         if adapter:
+            from vlmrl.policy import adapter_folder
+
             adapter_folder.save(home.parent / adapter_folder.FOLDER, policy, adapter)
         (home / "state.json").write_text(json.dumps(asdict(progress), indent=1))
         if queue:

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from vlmrl.config import OptimizerConfig
 from vlmrl.policy import quantization
 from vlmrl.system import distributed
-from vlmrl.system.pickles import load_tensors
 
 if TYPE_CHECKING:
     from vlmrl.policy.policy import Policy
@@ -78,6 +77,8 @@ def restore(folder: Path, policy: Policy) -> None:
     if not (folder / WHOLE).is_file():
         load_slices(folder / SLICES, policy.optimizer, policy.named)
         return
+    from vlmrl.system.pickles import load_tensors  # only where a run goes on
+
     state = load_tensors(folder / WHOLE)
     if policy.sharded:
         from vlmrl.policy.fsdp import shard  # a plain run is not sharded

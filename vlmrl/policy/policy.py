@@ -19,7 +19,7 @@ from vlmrl.algorithms.base import LossInputs, Objective, Pass
 from vlmrl.config import ModelConfig, OptimizerConfig
 from vlmrl.data.prompt import mask_media
 from vlmrl.errors import NotFinite, UserError
-from vlmrl.forward import experts, finite, low_memory, packing
+from vlmrl.forward import experts, finite, packing
 from vlmrl.forward.experts import install_experts
 from vlmrl.forward.logprobs import (
     Sharing,
@@ -278,6 +278,8 @@ class Policy:
         self, model: object, micro: MicroBatch
     ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
         """Run the low-memory forward of policy or reference; see `low_memory.one_by_one`."""
+        from vlmrl.forward import low_memory  # only where it is asked for
+
         return low_memory.one_by_one(
             model, self.family, micro, self.temperature, autocast=self._autocast
         )

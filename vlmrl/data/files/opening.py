@@ -12,7 +12,6 @@ from pathlib import Path
 
 from vlmrl.data.files.rows import JoinedRows, Rows
 from vlmrl.data.files.text_rows import DelimitedRows, JsonlRows, JsonRows
-from vlmrl.data.files.webdataset import TarRows
 from vlmrl.errors import UserError
 
 _SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
@@ -104,11 +103,17 @@ def _open_columnar(file: Path) -> Rows:
     return columnar.ParquetRows(file) if parquet else columnar.ArrowFileRows(file)
 
 
+def _open_tar(file: Path) -> Rows:
+    from vlmrl.data.files.webdataset import TarRows
+
+    return TarRows(file)
+
+
 FORMATS: dict[str, Callable[[Path], Rows]] = {
     ".jsonl": JsonlRows,
     ".parquet": _open_columnar,
     ".arrow": _open_columnar,
-    ".tar": TarRows,
+    ".tar": _open_tar,
     ".tsv": DelimitedRows,
     ".csv": DelimitedRows,
     ".json": JsonRows,
