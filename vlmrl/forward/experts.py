@@ -27,6 +27,7 @@ from vlmrl.schema import Experts, MicroBatch
 from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 
 if TYPE_CHECKING:
+    from vlmrl.forward.sequence_parallel import Slice, Split
     from vlmrl.forward.shared import SharedLayout
 
 
@@ -157,6 +158,28 @@ def replaying(model: Any, family: Family, choices: torch.Tensor | None) -> Itera
         _ACTIVE.reset(token)
         for hook in hooks:
             hook.remove()
+
+
+def decode(
+    split: Split | None,
+    model: object,
+    family: Family,
+    choices: torch.Tensor | None,
+    ids: torch.Tensor,
+    *inputs: Any,
+) -> tuple[torch.Tensor, Slice | None]:
+    """Return the hidden states that `family.decode` finds for ids [B, T], and the slice that they are.
+
+    They are [B, S, H] of this rank's slice, or without `split` [B, T, H] and None. `choices`
+    [B, T, layers, k] are experts, see `replaying`.
+    """
+    with contextlib.ExitStack() as stack:
+        own = None
+        if split is not None:
+            own = stack.enter_context(split.over(model, family, ids.shape[1]))
+            choices = None if choices is None else own.cut(choices, 1)
+        stack.enter_context(replaying(model, family, choices))
+        return family.decode(model, ids, *inputs), own
 
 
 def again() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -13,17 +13,19 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from vlmrl.forward.experts import choices_of_rows
+from vlmrl.forward.experts import choices_of_rows, decode
 from vlmrl.forward.packing import rows_of
-from vlmrl.forward.sequence_parallel import Split, decode
 from vlmrl.forward.shared import shared_hidden
 from vlmrl.models.attention import cast
 from vlmrl.models.base import Family
 from vlmrl.schema import Encoded, MicroBatch
+
+if TYPE_CHECKING:
+    from vlmrl.forward.sequence_parallel import Split
 
 log = logging.getLogger("vlmrl")
 

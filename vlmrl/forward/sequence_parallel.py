@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 
 from vlmrl.errors import UserError
-from vlmrl.forward.experts import replaying
 from vlmrl.models.attention import Attend, SlicedMask, cast, sliced_by
 from vlmrl.models.base import Family
 from vlmrl.system import distributed
@@ -137,28 +136,6 @@ def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
             f"{text.num_key_value_heads} key-value heads, got {parts}"
         )
     return None
-
-
-def decode(
-    split: Split | None,
-    model: object,
-    family: Family,
-    choices: torch.Tensor | None,
-    ids: torch.Tensor,
-    *inputs: Any,
-) -> tuple[torch.Tensor, Slice | None]:
-    """Return the hidden states that `family.decode` finds for ids [B, T], and the slice that they are.
-
-    They are [B, S, H] of this rank's slice, or without `split` [B, T, H] and None. `choices`
-    [B, T, layers, k] are experts, see `replaying`.
-    """
-    with contextlib.ExitStack() as stack:
-        own = None
-        if split is not None:
-            own = stack.enter_context(split.over(model, family, ids.shape[1]))
-            choices = None if choices is None else own.cut(choices, 1)
-        stack.enter_context(replaying(model, family, choices))
-        return family.decode(model, ids, *inputs), own
 
 
 # --------------------------------------------------------------------------------- the attention

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,8 +26,7 @@ from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 # isort: split
 from transformers.masking_utils import causal_mask_function
 
-from vlmrl.forward.experts import choices_of_packed
-from vlmrl.forward.sequence_parallel import Split, decode
+from vlmrl.forward.experts import choices_of_packed, decode
 from vlmrl.models.attention import (
     Mask,
     MaskFunction,
@@ -39,6 +38,9 @@ from vlmrl.models.attention import (
 )
 from vlmrl.models.base import Family
 from vlmrl.schema import MicroBatch
+
+if TYPE_CHECKING:
+    from vlmrl.forward.sequence_parallel import Split
 
 KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
 """Keys and values of every layer, [1, K, P, D] each."""

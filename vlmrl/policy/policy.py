@@ -28,7 +28,6 @@ from vlmrl.forward.logprobs import (
     few_rows,
     without_dropout,
 )
-from vlmrl.forward.sequence_parallel import Split, find_split
 from vlmrl.models import attention
 from vlmrl.models.base import Family
 from vlmrl.models.frozen_towers import install
@@ -41,6 +40,7 @@ from vlmrl.schema import MicroBatch, TrainBatch
 from vlmrl.system import distributed
 
 if TYPE_CHECKING:
+    from vlmrl.forward.sequence_parallel import Split
     from vlmrl.policy.fsdp import Sharded
     from vlmrl.policy.reference import Reference
 
@@ -117,6 +117,14 @@ class Policy:
         trainable.keep_features(self.frozen_towers, config)
         distributed.same_everywhere(self._may_differ(shard))
 
+    def _find_split(self) -> Split | None:
+        """Return the ranks with which this one shares the tokens of its rows; None: with none."""
+        if len(distributed.sequence_ranks()) == 1:
+            return None
+        from vlmrl.forward.sequence_parallel import find_split
+
+        return find_split(self.base, self._can_share)
+
     def _prepare_forward(self, shard: bool) -> None:
         """Install in the model what the forwards need: shared prompts, split tokens, checkpointing."""
         config = self.config
@@ -124,7 +132,7 @@ class Policy:
         if config.dtype == "bfloat16":
             install_experts(self.base)
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
-        self.split = find_split(self.base, self._can_share)
+        self.split = self._find_split()
         if config.gradient_checkpointing:
             replayed = {"context_fn": experts.again} if config.router_replay else {}
             self.base.gradient_checkpointing_enable({"use_reentrant": False, **replayed})

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -34,7 +34,6 @@ import numpy as np
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.engines.base import ConcurrentRunningEngine, RunningEngine, Sampling
-from vlmrl.interaction import saved_completions
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
 from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
@@ -172,7 +171,11 @@ class RolloutQueue:
             issued = [_merge(of_ranks) for of_ranks in zip(*(s for s, _ in shares), strict=True)]
             observed = {name: array for _, arrays in shares for name, array in arrays.items()}
         waiting = [c for s in self._saved for g in s["groups"].values() for c in g["completions"]]
-        names = saved_completions.media_of(waiting)
+        names: Iterable[str] = ()
+        if waiting:
+            from vlmrl.interaction import saved_completions  # only rollouts ahead wait
+
+            names = saved_completions.media_of(waiting)
         return [*issued, *self._saved], observed | {name: self._observed[name] for name in names}
 
     def restore(
@@ -205,14 +208,7 @@ class RolloutQueue:
         if saved is not None:
             oldest = self._policy.version + ahead - self._staleness
             finished = self._young_groups(saved["groups"], batch, draw.group_size, oldest)
-        groups = {
-            number: tuple(
-                saved_completions.from_json(self._policy, prompt, completion, self._observed)
-                for completion in group["completions"]
-            )
-            for number, group in finished.items()
-            if rank_shards.is_here(prompt := batch.prompts[number])
-        }
+        groups = self._read_groups(finished, batch)
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
         again = bool(finished) and not self._engine.capabilities.keyed
@@ -223,6 +219,23 @@ class RolloutQueue:
             pending.finished = lambda prompt, group: tell(prompt, group, progress)
         return pending
 
+    def _read_groups(
+        self, finished: Mapping[int, Mapping[str, Any]], batch: PromptBatch
+    ) -> dict[int, tuple[Completion, ...]]:
+        """Return the completions of this rank's saved groups, by number."""
+        if not finished:
+            return {}
+        from vlmrl.interaction import saved_completions
+
+        return {
+            number: tuple(
+                saved_completions.from_json(self._policy, prompt, completion, self._observed)
+                for completion in group["completions"]
+            )
+            for number, group in finished.items()
+            if rank_shards.is_here(prompt := batch.prompts[number])
+        }
+
     def _young_groups(
         self, saved: Mapping[str, Mapping[str, Any]], batch: PromptBatch, size: int, oldest: int
     ) -> dict[int, Mapping[str, Any]]:
@@ -230,6 +243,8 @@ class RolloutQueue:
 
         Each has `size` completions, and none has tokens older than `oldest`.
         """
+        from vlmrl.interaction import saved_completions
+
         young: dict[int, Mapping[str, Any]] = {}
         for number, prompt in enumerate(batch.prompts):
             group = saved.get(str(number))
@@ -297,6 +312,8 @@ class _PendingBatch:
 
         What tools showed in them is added to `observed`.
         """
+        from vlmrl.interaction import saved_completions
+
         groups = {}
         for number, group in sorted(dict(self.groups).items()):
             sample = self.batch.prompts[number].sample

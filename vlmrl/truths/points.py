@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from vlmrl.answers import geometry, masks
+from vlmrl.answers import geometry
 from vlmrl.schema import Frame, Point, Space, Truth
 from vlmrl.truths import base
 from vlmrl.truths.base import PLACES, Claim, Mark, Readers, TruthKind
@@ -81,11 +81,11 @@ class Points(TruthKind):
 
 def places_to_point_at(truth: Truth) -> tuple[Point, ...]:
     """Return the points of a truth, else the centres of its boxes, else a point in each mask."""
-    return (
-        truth.points
-        or tuple(geometry.centre(box) for box in truth.boxes or ())
-        or tuple(map(masks.inner_point, truth.masks or ()))
-    )
+    if truth.points or truth.boxes or not truth.masks:
+        return truth.points or tuple(geometry.centre(box) for box in truth.boxes or ())
+    from vlmrl.answers import masks  # few data have them
+
+    return tuple(map(masks.inner_point, truth.masks))
 
 
 def write_point(point: Point, frame: Frame) -> list[float]:
