@@ -245,6 +245,7 @@ def test_check_reports_every_row_as_training_would_see_it(
         "reason": None,
         "turns": 0,
         "says_how": None,
+        "hides_options": False,
         "media": [
             {
                 "kind": "image",

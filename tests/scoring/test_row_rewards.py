@@ -10,10 +10,11 @@ import torch
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig, SourceConfig
-from vlmrl.data.row_forms import MAX_CONFIGURATIONS, read_rewards
+from vlmrl.data.row_forms import read_rewards
 from vlmrl.data.source import open_source
 from vlmrl.errors import UserError
 from vlmrl.schema import (
+    MAX_CONFIGURATIONS,
     Box,
     Encoded,
     Frame,

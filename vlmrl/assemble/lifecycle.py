@@ -18,7 +18,6 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
-from vlmrl.assemble.first_look import ask_models, warnings
 from vlmrl.assemble.prompts import build_eval_batches, build_loader
 from vlmrl.assemble.turns import opened_tools
 from vlmrl.config import Config, EvaluationConfig
@@ -222,8 +221,11 @@ def _run(
             stack.enter_context(keeping_replies(run_folder.replies_folder(config.folder)))
         _require_models(config, output)
         trainer = build_trainer(config, start, progress, stack, pools, output)
-        for line in warnings(config, trainer.loader.sources) if distributed.is_main() else ():
-            trainer.tracker.message(line)
+        if start is None and distributed.is_main():
+            from vlmrl.assemble.first_look import warnings
+
+            for line in warnings(config, trainer.loader.sources):
+                trainer.tracker.message(line)
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
@@ -248,6 +250,8 @@ def _require_models(config: Config, output: Output) -> None:
     Raises:
         UserError: one does not answer, on every rank.
     """
+    from vlmrl.assemble.first_look import ask_models
+
     fault = None
     if distributed.is_main():
         try:

@@ -19,7 +19,7 @@ from vlmrl import plugins
 from vlmrl.data.files.rows import WHERE, cell
 from vlmrl.errors import UserError, about_row
 from vlmrl.media.access import reference
-from vlmrl.schema import Media, MediaKind, RowReward, Sample, Turn
+from vlmrl.schema import MAX_CONFIGURATIONS, Media, MediaKind, RowReward, Sample, Turn
 
 # --------------------------------------------------------------------------------------------------
 # The verifiers that a row names for itself, in place of those of its source.
@@ -36,8 +36,6 @@ MAX_WEIGHT = 1e6
 """Largest weight of a verifier or of a row: a reward, or loss, must fit float32."""
 MAX_REWARDS = 16
 """Most verifiers of one row."""
-MAX_CONFIGURATIONS = 64
-"""Most distinct pairs of verifier and options that the rows of one split may name."""
 
 
 def read_rewards(value: object) -> tuple[RowReward, ...]:
@@ -94,13 +92,11 @@ def check_all(
 
 
 def check_applies(sample: Sample) -> None:
-    """Refuse a sample if none of its own verifiers applies to it.
+    """Refuse a sample with verifiers of its own if none of them applies to it.
 
     Raises:
         UserError: its truth has nothing that one of them needs.
     """
-    if not sample.rewards:
-        return
     made = [plugins.build("verifier", r.verifier, json.loads(r.options)) for r in sample.rewards]
     if not any(verifier.applies_to(sample) for verifier in made):
         needs = "; ".join(

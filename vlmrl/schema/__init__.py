@@ -29,6 +29,7 @@ from vlmrl.schema.rollouts import (
     Verdict,
 )
 from vlmrl.schema.samples import (
+    MAX_CONFIGURATIONS,
     AnswerForm,
     Demo,
     DemoTurn,

@@ -168,6 +168,10 @@ class AnswerForm:
     """Each mark of the template begins or ends a line."""
 
 
+MAX_CONFIGURATIONS = 64
+"""Most distinct pairs of verifier and options that the rows of one split may name."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowReward:
     """A shipped verifier that a row names for itself; `options` is JSON text, so that it can be compared.

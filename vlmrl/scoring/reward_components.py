@@ -16,9 +16,16 @@ from typing import Any, ClassVar
 from vlmrl import plugins
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.config.sections.rewards import check_names
-from vlmrl.data.row_forms import MAX_CONFIGURATIONS
 from vlmrl.errors import UserError
-from vlmrl.schema import AnswerForm, Completion, RowReward, Sample, Truth, Verdict
+from vlmrl.schema import (
+    MAX_CONFIGURATIONS,
+    AnswerForm,
+    Completion,
+    RowReward,
+    Sample,
+    Truth,
+    Verdict,
+)
 from vlmrl.scoring.verifier import CorrectnessVerifier, FunctionVerifier, Verifier, to_score
 
 # --------------------------------------------------------------------------------------------------
