@@ -33,7 +33,7 @@ def fingerprint(source: Source) -> dict[str, Any]:
             _feed(rows, source.rows[index])
             if number % (ROWS // MEDIA) == 0:
                 _feed_media(media, source, index)
-        except UserError as error:
+        except (UserError, OSError) as error:  # the loader says which row, and why
             rows.update(type(error).__name__.encode())
     return {"rows": count, "sample": rows.hexdigest()[:16], "media": media.hexdigest()[:16]}
 
