@@ -142,7 +142,7 @@ def test_a_number_that_is_claimed_is_read(answer: str) -> None:
             "$\\text{B}$",
             '{"answer": "B"}',
         ),
-        *("B, as it has wings or a beak", "The B"),
+        *("B, as it has wings or a beak", "The B", "Definitely B", "Surely B.", "B definitely"),
     ],
 )
 def test_a_letter_that_is_claimed_is_read(answer: str) -> None:

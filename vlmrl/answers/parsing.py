@@ -188,12 +188,13 @@ _PICKED = re.compile(
     r"(?:^|[^\w\s'’]\s{0,9}|\n\s{0,9}|[^\x00-\x7f]\s{0,9}"
     r"|\b(?:answer|option|choice|letter|label(?:l?ed)?|mark(?:ed|er)?|ch[oe]ose|chosen|pick(?:ed)?"
     r"|select(?:ed)?|is|are|be|was|say|think|believe|conclude|with|as|for|to|therefore|thus|so|hence"
-    r"|then|correct|right|final|best|namely|image|figure|picture|photo|panel|video|frame|view|scene"
+    r"|then|correct|right|final|best|namely|definitely|surely|certainly|clearly|obviously|absolutely"
+    r"|indeed|simply|just|image|figure|picture|photo|panel|video|frame|view|scene"
     r"|object|item|point|box|region|part|place|position|line|curve|circle|graph|chart|diagram|path"
     r"|route|person|candidate|statement|caption|sentence|clip|event|case|column|row|description|scenario|it['’]s|that['’]s|ist|antwort|es|respuesta|opción|est|réponse|ответ|the|and)\s{1,9})"
     rf"{claims.VALUE}"
     r"(?!(?:(?<=^.)|(?<=\bthe\s.))\s{1,9}(?!(?:is|was|because|since|as|the|it|with|for|which|where|shows?|matches|has"
-    r"|fits|best|or|and|if|not|maybe|perhaps|probably|possibly)\b)[a-z])",
+    r"|definitely|surely|certainly|clearly|obviously|absolutely|indeed|fits|best|or|and|if|not|maybe|perhaps|probably|possibly)\b)[a-z])",
     re.MULTILINE | re.IGNORECASE,
 )
 """The letter where an answer announces it; "B vitamins" and "vitamin B" do not."""

@@ -297,6 +297,8 @@ class AskedModel:
     def probe(self) -> None:
         """Send one small question outside of budget, counts and memory; any chat completion will do.
 
+        A model that refuses this question (400, 422), such as one that scores images, is there all the same.
+
         Raises:
             Unavailable: no reply in all attempts.
             Invalid: a reply that is no chat completion.
@@ -308,6 +310,8 @@ class AskedModel:
             except NoText:
                 return
             except Unavailable as error:
+                if error.status in (400, 422):
+                    return
                 if not error.again or attempt == self._limits.attempts:
                     raise
                 pause = FIRST_PAUSE * 2 ** (attempt - 1)

@@ -28,12 +28,18 @@ class Reply:
 
 
 class Unavailable(Exception):
-    """No reply: refused, broken, late, or an error status. `retry_after` is in seconds, if stated."""
+    """No reply: refused, broken, late, or an error `status` (0: none came).
 
-    def __init__(self, reason: str, again: bool = True, retry_after: float | None = None) -> None:
+    `retry_after` is in seconds, if stated.
+    """
+
+    def __init__(
+        self, reason: str, again: bool = True, retry_after: float | None = None, status: int = 0
+    ) -> None:
         super().__init__(reason)
         self.again = again
         self.retry_after = retry_after
+        self.status = status
 
 
 class Invalid(Exception):
@@ -66,6 +72,7 @@ def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) 
             f"HTTP {reply.status}",
             again=reply.status >= 500 or reply.status in RETRYABLE,
             retry_after=float(after) if after.isdecimal() else None,
+            status=reply.status,
         )
     try:
         tree = json.loads(reply.data)
