@@ -147,6 +147,12 @@ def test_texts_are_compared_by_equality() -> None:
     assert Condition("kind == 'chart' and n > 1").holds(row)
     assert Condition("not 'table' == kind and a.b != 'y'").holds(row)
     assert not Condition("kind != 'chart'").holds(row)
+    assert Condition("moving == True and kind != 'x'").holds({**row, "moving": True})
+    assert not Condition("moving == True").holds({"moving": False})
+    with pytest.raises(UserError, match="column 'n': expected true or false, got 2"):
+        Condition("n == False").holds(row)
+    with pytest.raises(UserError, match="column 'n': expected texts, or True and False, got both"):
+        Condition("n == False or n == 'a'")
     with pytest.raises(UserError, match="column 'n': expected a text, got 2"):
         Condition("n == 'two'").holds(row)
     with pytest.raises(UserError, match="no column 'kinds'; did you mean 'kind'"):

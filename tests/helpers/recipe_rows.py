@@ -124,6 +124,9 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             functools.reduce(lambda inside, part: inside.setdefault(part, {}), outer, row)[name] = (
                 values[key]
             )
+        if "is_video" in (source.where or ""):
+            seen = number % 2 == 1
+            return {**row, "is_video": seen, "image": ["video.mkv" if seen else shown]}
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row

@@ -1,6 +1,7 @@
 """Conditions on a row, such as `0 < pass_rate < 1` or `kind == 'chart'`: parsed, never evaluated as Python.
 
-A condition has comparisons of columns with numbers and texts, and `and`, `or`, `not` over them; nothing else.
+A condition has comparisons of columns with numbers, texts, True and False, and `and`, `or`, `not` over
+them; nothing else.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vlmrl.data.files.rows import WHERE, Rows, narrowed, number, text
+from vlmrl.data.files.rows import WHERE, Rows, narrowed, number, word
 from vlmrl.errors import UserError
 
 MAX_LENGTH = 1000
 """Most characters of a condition."""
 ALLOWED = (
-    "comparisons (< <= > >= == !=) of columns and numbers, or of a column and a text (== !=), with and, "
-    "or, not and parentheses, as in \"0 < pass_rate < 1 and kind == 'chart'\""
+    "comparisons (< <= > >= == !=) of columns and numbers, or of a column and a text, True or False (== "
+    "!=), with and, or, not and parentheses, as in \"0 < pass_rate < 1 and kind == 'chart'\""
 )
 _COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.Lt: operator.lt,
@@ -28,7 +29,7 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
     ast.NotEq: operator.ne,
 }
 
-_Values = Mapping[str, float | str]
+_Values = Mapping[str, float | str | bool]
 _Truth = Callable[[_Values], bool]
 _Number = Callable[[_Values], Any]
 
@@ -44,26 +45,31 @@ class Condition:
         """
         if len(text) > MAX_LENGTH:
             raise UserError(f"expected at most {MAX_LENGTH} characters, got {len(text)}")
-        self.text, self._numbers, self._texts = text, set[str](), set[str]()
+        self.text, self._numbers, self._words = (
+            text,
+            set[str](),
+            dict[str, type[str] | type[bool]](),
+        )
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise _refused(text) from error
         self._holds = self._truth(tree.body)
-        if both := sorted(self._numbers & self._texts):
+        if both := sorted(self._numbers & self._words.keys()):
             raise UserError(
                 f"column {both[0]!r}: expected numbers or texts to compare with, got both"
             )
-        self.columns = tuple(sorted(self._numbers | self._texts))
+        self.columns = tuple(sorted(self._numbers | self._words.keys()))
 
     def holds(self, row: Mapping[str, object]) -> bool:
         """Return whether it holds of a row.
 
         Raises:
-            UserError: a column of it has no finite number, or no text; the message names the column.
+            UserError: a column of it has no finite number, no text, or is not true or false; the message
+                names the column.
         """
-        values: dict[str, float | str] = {column: number(row, column) for column in self._numbers}
-        return self._holds(values | {column: text(row, column) for column in self._texts})
+        values: dict[str, float | str | bool] = {c: number(row, c) for c in self._numbers}
+        return self._holds(values | {c: word(row, c, kind) for c, kind in self._words.items()})
 
     def _truth(self, node: ast.expr) -> _Truth:
         if isinstance(node, ast.BoolOp):
@@ -73,7 +79,7 @@ class Condition:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             inner = self._truth(node.operand)
             return lambda row: not inner(row)
-        if isinstance(node, ast.Compare) and (equal := self._equal_text(node)):
+        if isinstance(node, ast.Compare) and (equal := self._equal_word(node)):
             return equal
         if isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
             numbers = [self._number(value) for value in (node.left, *node.comparators)]
@@ -82,16 +88,19 @@ class Condition:
             return lambda row: all(holds(left(row), right(row)) for holds, left, right in links)
         raise _refused(ast.unparse(node))
 
-    def _equal_text(self, node: ast.Compare) -> _Truth | None:
-        """Return whether a column is a text, or is not; None: it is another comparison."""
+    def _equal_word(self, node: ast.Compare) -> _Truth | None:
+        """Return whether a column is a text, or true or false; None: it is another comparison."""
         pair = (node.left, *node.comparators)
-        words = [e.value for e in pair if isinstance(e, ast.Constant) and isinstance(e.value, str)]
+        constants = [each.value for each in pair if isinstance(each, ast.Constant)]
+        words = [value for value in constants if isinstance(value, str | bool)]
         names = [name for each in pair if (name := _column(each))]
         if len(words) != 1 or len(names) != 1 or len(pair) != 2:
             return None
         if not isinstance(node.ops[0], ast.Eq | ast.NotEq):
             return None
-        self._texts.add(names[0])
+        kind = bool if isinstance(words[0], bool) else str
+        if self._words.setdefault(names[0], kind) is not kind:
+            raise UserError(f"column {names[0]!r}: expected texts, or True and False, got both")
         equal = isinstance(node.ops[0], ast.Eq)
         return lambda row: (row[names[0]] == words[0]) == equal
 

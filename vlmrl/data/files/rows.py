@@ -144,16 +144,17 @@ def number(row: Mapping[str, object], column: str) -> float:
     return float(value)
 
 
-def text(row: Mapping[str, object], column: str) -> str:
-    """Return the text in a column, as `cell` finds it.
+def word(row: Mapping[str, object], column: str, kind: type[str] | type[bool]) -> str | bool:
+    """Return the text, or whether it is true, in a column, as `cell` finds it.
 
     Raises:
-        UserError: there is no text; the message names the column.
+        UserError: there is no value of this kind; the message names the column.
     """
     value = cell(row, column)
     _check_column(row, column, value)
-    if not isinstance(value, str):
-        raise UserError(f"column {column!r}: expected a text, got {value!r:.60}")
+    if not isinstance(value, kind):
+        wanted = "a text" if kind is str else "true or false"
+        raise UserError(f"column {column!r}: expected {wanted}, got {value!r:.60}")
     return value
 
 
