@@ -18,6 +18,7 @@ from helpers.published import ROWS, write_published
 from helpers.report_page import Page
 from vlmrl.benchmarking.base import open_benchmark
 from vlmrl.benchmarking.scoring import Result, read_result, write_result
+from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.compare import compare_results, print_comparisons
 from vlmrl.features.benchmarks.judge import VERDICTS, check_judge, judge_unread, open_judge
@@ -101,6 +102,23 @@ def judged(
 
 
 ANSWERS = ["A", "(B)", "b", "", "3 CM"]
+
+
+def test_a_model_that_the_run_names_may_judge(tmp_path: Path, serve: Start) -> None:
+    server = serve(fair)
+    models = f"models={{grader: {{url: {server.url}, model: m}}}}"
+    config = load("quickstart", [models])
+    benchmark = open_benchmark("mathverse", "")
+    official = benchmark.official("lmms_eval")
+    assert official is not None
+    result = scored(tmp_path / "scored", "mathverse", "lmms_eval", ANSWERS)
+    source = opened(tmp_path / "opened", "mathverse", "lmms_eval")
+    judge = open_judge("grader", official, config)
+    result = judge_unread(judge, benchmark, source, result, tmp_path, SILENT)
+    assert [row.official for row in result.rows] == [1, 1, 0, 0, 1]
+    assert "judged by grader" in result.note and len(server.requests) == 3
+    with pytest.raises(UserError, match=r"or one of the run's models \(grader\), got 'grade'"):
+        open_judge("grade", official, config)
 
 
 def test_a_judge_is_asked_what_the_rule_cannot_read_and_only_once(

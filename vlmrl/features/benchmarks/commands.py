@@ -97,9 +97,10 @@ TrainData = Annotated[
 JudgeAt = Annotated[
     str | None,
     typer.Option(
-        metavar="URL[,MODEL]",
-        help="Ask this OpenAI-style endpoint about answers for which a benchmark's harness asks a judge; "
-        "without MODEL the harness's own. The key is read from OPENAI_API_KEY.",
+        metavar="URL[,MODEL]|NAME",
+        help="Ask this OpenAI-style endpoint, or one of the run's `models`, about answers for which a "
+        "benchmark's harness asks a judge; without MODEL the harness's own. The key is read from "
+        "OPENAI_API_KEY.",
     ),
 ]
 

@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.benchmarking.base import Benchmark, Official
 from vlmrl.benchmarking.scoring import Result, RowScore, sum_up
+from vlmrl.config import Config, RewardConfig
+from vlmrl.config.named_models import name_model
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.runs.output.outputs import Output
@@ -51,24 +54,34 @@ class Judge:
     verifier: Verifier
 
 
-def open_judge(address: str, official: Official) -> Judge:
-    """Return the judge at `URL[,model]`; without a model the one that the harness asks.
+def open_judge(address: str, official: Official, run: Config | None = None) -> Judge:
+    """Return the judge at `URL[,model]`, or the one of the run's `models` that is named so.
+
+    Without a model a URL is asked for the one that the harness asks.
 
     Raises:
-        UserError: the URL is none.
+        UserError: neither a URL nor one of the run's models.
     """
+    task, models = POINTS if official.points else RIGHT, run.models if run else {}
+    how: dict[str, Any] = {"task": task, "scale": (0.0, 1.0), "max_chars": MAX_CHARS}
+    if run and address in models:
+        reward = RewardConfig(verifier="judge", options={**how, "model": address})
+        named = name_model(reward, models, run.model.path)
+        return Judge(official, address, task, plugins.build("verifier", "judge", named.options))
     url, _, model = address.partition(",")
     if not url.startswith(("http://", "https://")):
+        names = f" or one of the run's models ({', '.join(models)})" if models else ""
         raise UserError(
-            f"vlmrl eval --judge: expected URL[,model] with a URL such as http://localhost:8000/v1, "
+            f"vlmrl eval --judge: expected URL[,model] with a URL such as http://localhost:8000/v1{names}, "
             f"got {address!r}"
         )
-    model, task = model or official.judge, POINTS if official.points else RIGHT
-    asked = {"url": url, "model": model, "task": task, "scale": (0.0, 1.0), "max_chars": MAX_CHARS}
-    return Judge(official, model, task, plugins.build("verifier", "judge", asked))
+    how |= {"url": url, "model": model or official.judge}
+    return Judge(official, how["model"], task, plugins.build("verifier", "judge", how))
 
 
-def check_judge(address: str, benchmarks: Sequence[Benchmark], protocol: str) -> None:
+def check_judge(
+    address: str, benchmarks: Sequence[Benchmark], protocol: str, run: Config | None = None
+) -> None:
     """Refuse a judge that cannot be asked, or that no benchmark needs.
 
     Raises:
@@ -81,7 +94,7 @@ def check_judge(address: str, benchmarks: Sequence[Benchmark], protocol: str) ->
             f"vlmrl eval --judge: expected a benchmark whose harness asks a judge, got none by "
             f"protocol {protocol!r}"
         )
-    open_judge(address, judged[0])
+    open_judge(address, judged[0], run)
 
 
 def judge_unread(

@@ -53,7 +53,7 @@ def evaluate_benchmarks(
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     exported = _exported(opened, plan)
     if plan.judge:
-        check_judge(plan.judge, opened, plan.protocol)
+        check_judge(plan.judge, opened, plan.protocol, run)
     sources = [
         _open(name, benchmark, plan, template)
         for name, benchmark in zip(names, opened, strict=True)
@@ -72,7 +72,7 @@ def evaluate_benchmarks(
             engine = chosen.start(policy)
         stack.callback(engine.close)
         for benchmark, source in zip(opened, sources, strict=True):
-            session = Session(engine, policy, plan, folder, output, turns)
+            session = Session(engine, policy, plan, folder, output, turns, run)
             result = session.evaluate(benchmark, source)
             if plan.export and benchmark in exported:
                 export_answers(plan.export, plan.out / plan.export, source, result)

@@ -17,7 +17,7 @@ from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard
 from vlmrl.benchmarking.rows import INDEX
 from vlmrl.benchmarking.scoring import CONTROLS, Answer, Figure, Result, score_answers, write_result
-from vlmrl.config import PluginRef, SourceConfig, TurnsConfig
+from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
@@ -194,6 +194,8 @@ class Session:
     output: Output
     turns: TurnsConfig | None = None
     """The limits of several turns; None: the plan has no tools."""
+    run: Config | None = None
+    """The config of the model's run, whose `models` may judge."""
 
     def evaluate(self, benchmark: Benchmark, source: Source, control: str = "") -> Result:
         """Ask all rows, greedily, score the answers, some by the plan's judge, and write the result.
@@ -263,7 +265,9 @@ class Session:
 
     def _judge(self, benchmark: Benchmark) -> Judge | None:
         official, address = benchmark.official(self.plan.protocol), self.plan.judge
-        return open_judge(address, official) if address and official and official.judge else None
+        if not address or not official or not official.judge:
+            return None
+        return open_judge(address, official, self.run)
 
     def _folder(self, source: Source, control: str) -> Path:
         return self.plan.out / source.name / control if control else self.plan.out / source.name
