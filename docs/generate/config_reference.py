@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from tables import code, escape, header, row, type_text, value_text
 
 from vlmrl.config import Config, Section
-from vlmrl.config.section import MayChange
+from vlmrl.config.section import MayChange, section_in
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 INTRODUCTION = """# Config
@@ -44,18 +44,11 @@ def _sections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Sec
         yield path, section
         inner = []
         for name, field in section.model_fields.items():
-            found = _section_in(field.annotation)
+            found = section_in(field.annotation)
             if found and found not in listed:
                 inner.append((_join(path, name) + _key(field.annotation), found))
                 listed |= {found} if "list" in str(field.annotation) else set()
         queue = inner + queue
-
-
-def _section_in(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    found = (_section_in(inner) for inner in typing.get_args(annotation))
-    return next((section for section in found if section), None)
 
 
 def _key(annotation: Any) -> str:
@@ -87,7 +80,7 @@ def _type(field: FieldInfo) -> str:
 def _name(annotation: Any) -> str:
     """Return the name of a type, "section" for one of ours."""
     arguments = typing.get_args(annotation)
-    if not _section_in(annotation):
+    if not section_in(annotation):
         return type_text(annotation)
     if type(None) in arguments:
         return "section | null"

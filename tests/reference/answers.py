@@ -7,12 +7,26 @@ import os
 import random
 import re
 import string
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["OPTIONS", "any_answer", "any_options", "any_places", "lift"]
+__all__ = [
+    "OPTIONS",
+    "Quiet",
+    "Rule",
+    "Table",
+    "any_answer",
+    "any_options",
+    "any_places",
+    "lift",
+    "on_answers",
+]
+
+Rule = Callable[[random.Random], tuple[Any, Any]]
+"""Draws a case, and returns what the harness and what our rule makes of it."""
 
 
 def lift(file: Path, *names: str, **given: Any) -> dict[str, Any]:
@@ -90,3 +104,36 @@ def any_places(draw: random.Random) -> str:
     )
     between = draw.choice((" ", "", "\n", " and "))
     return between.join(draw.choice(forms)() for _ in range(draw.choice((0, 1, 1, 2, 3))))
+
+
+def on_answers(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:
+    """Compare two functions of an answer alone."""
+
+    def compare(draw: random.Random) -> tuple[Any, Any]:
+        said = any_answer(draw)
+        return theirs(said), ours(said)
+
+    return compare
+
+
+class Table:
+    """The few lines of a pandas table that the harness uses."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.iloc = rows
+
+    def __len__(self) -> int:
+        return len(self.iloc)
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.iloc[0]
+
+    def __getitem__(self, column: str) -> list[Any]:
+        return [row[column] for row in self.iloc]
+
+
+class Quiet:
+    """A logger that says nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None

@@ -11,20 +11,19 @@ import io
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from answers import any_answer, lift
+from answers import Rule, any_answer, lift
 
 from vlmrl.benchmark_rules.captions import caption_words, rouge_longest
 from vlmrl.benchmarking.aggregates import Rows, estimate
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Truth
 
-Rule = Callable[[random.Random], tuple[Any, Any]]
 BATCH = 4000
 """Captions that one run of Java is given."""
 WORDS = """

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import any_answer, any_options, any_places, lift
+from answers import Rule, any_answer, any_options, any_places, lift, on_answers
 from captions_rules import caption_rules
 from documents_rules import lmms_document_rules, vlmeval_document_rules
 from moment_rules import lmms_moment_rules, own_moment_rules
@@ -37,8 +37,6 @@ from vlmrl.schema import Box, Frame, Span
 
 SHOWN = 3
 FRAME = Frame(640, 480, space="norm1000")
-Rule = Callable[[random.Random], tuple[Any, Any]]
-"""From a random state to what the harness said and what we said."""
 
 
 def any_box(draw: random.Random) -> tuple[float, float, float, float]:
@@ -83,16 +81,16 @@ def lmms_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 
     yield "blink_letter", blink_letter
     cv_bench = lift(tasks / "cv_bench/utils.py", "_extract_answer_letter")["_extract_answer_letter"]
-    yield "cv_bench_letter", _on_answers(lambda a: cv_bench(a) or None, letters.cv_bench_letter)
+    yield "cv_bench_letter", on_answers(lambda a: cv_bench(a) or None, letters.cv_bench_letter)
     vstar = lift(tasks / "vstar_bench/utils.py", "extract_answer_letter")["extract_answer_letter"]
-    yield "vstar_letter", _on_answers(vstar, letters.vstar_letter)
+    yield "vstar_letter", on_answers(vstar, letters.vstar_letter)
     seed = lift(tasks / "seedbench/utils.py", "seed_process_result")["seed_process_result"]
 
     def seed_letter(answer: str) -> str:
         found = seed({"answer": "", "data_type": "x", "question_id": 0}, [answer])
         return str(found["seed_all"]["pred"]).lower().strip()
 
-    yield "first_letter", _on_answers(seed_letter, lambda a: letters.first_letter(a).lower())
+    yield "first_letter", on_answers(seed_letter, lambda a: letters.first_letter(a).lower())
     pope = lift(tasks / "pope/utils.py", "pope_process_results")["pope_process_results"]
 
     def pope_word(answer: str) -> str | None:
@@ -100,10 +98,10 @@ def lmms_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         said = pope(row, [answer])["pope_accuracy"]["prediction"]
         return said if said in ("yes", "no") else None
 
-    yield "yes_no_exact", _on_answers(pope_word, yes_no.yes_no_exact)
+    yield "yes_no_exact", on_answers(pope_word, yes_no.yes_no_exact)
     mme = lift(tasks / "mme/utils.py", "parse_pred_ans")["parse_pred_ans"]
     known = {"yes": "yes", "no": "no"}
-    yield "yes_no_prefix", _on_answers(lambda a: known.get(mme(a)), yes_no.yes_no_prefix)
+    yield "yes_no_prefix", on_answers(lambda a: known.get(mme(a)), yes_no.yes_no_prefix)
     counting = lift(
         tasks / "countbench/utils.py",
         *("NUMBER_WORD_TO_NUMERAL", "_normalize_count_answer", "countbench_doc_to_target"),
@@ -197,7 +195,7 @@ def vlmeval_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     given = {"process_punctuation": punctuation}
     yn = lift(root / "vlmeval/dataset/utils/yorn.py", "YOrN_Extraction", **given)["YOrN_Extraction"]
     said = {"Yes": "yes", "No": "no", "Unknown": None}
-    yield "yes_no_words", _on_answers(lambda a: said[yn(a)], yes_no.yes_no_words)
+    yield "yes_no_words", on_answers(lambda a: said[yn(a)], yes_no.yes_no_words)
     vqa = lift(
         root / "vlmeval/dataset/utils/vqa_eval.py",
         "process_answer",
@@ -233,14 +231,6 @@ def vlmeval_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return theirs >= 0.5, ours is not None and places.raw_iou(ours, right) >= 0.5
 
     yield "refcoco_box vlmevalkit", box
-
-
-def _on_answers(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:
-    def compare(draw: random.Random) -> tuple[Any, Any]:
-        said = any_answer(draw)
-        return theirs(said), ours(said)
-
-    return compare
 
 
 def _vqa(process: Callable[[str], str], harness: Any) -> Rule:

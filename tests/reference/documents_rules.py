@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from answers import any_answer, lift
+from answers import Rule, any_answer, lift
 
 from vlmrl.benchmark_rules import Harness, letters, words
 from vlmrl.benchmarking import chart_prompts
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.benchmarks.ocrbench_v2 import TASKS, OcrbenchV2
 from vlmrl.schema import Frame, Sample, Truth
-
-Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
 def lmms_document_rules(root: Path) -> Iterator[tuple[str, Rule]]:

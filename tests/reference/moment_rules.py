@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from answers import any_answer, any_options, any_places, lift
+from answers import Quiet, Rule, any_answer, any_options, any_places, lift
 
 from vlmrl import plugins
 from vlmrl.benchmark_rules import letters, spans
@@ -18,7 +18,6 @@ from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Span, Truth
 
 _moments = SCORERS["moments"]
-Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
 class _NoDraw:
@@ -74,7 +73,7 @@ def _motionbench(file: Path) -> Iterator[tuple[str, Rule]]:
     names = ("_split_question_and_options", "_OPTION_BLOCK_PATTERN", "_normalize_whitespace")
     names += ("_to_metadata_row", "_append_flat_doc", "_flatten_motionbench_dataset")
     names += ("motionbench_doc_to_text", "_resolve_prompt_kwargs", "_extract_choice_letter")
-    own = lift(file, *names, datasets=SimpleNamespace(Dataset=_Listed), eval_logger=_Quiet())
+    own = lift(file, *names, datasets=SimpleNamespace(Dataset=_Listed), eval_logger=Quiet())
     ours = plugins.build("benchmark", "motionbench", {"path": ""})
 
     def letter(draw: random.Random) -> tuple[Any, Any]:
@@ -203,10 +202,6 @@ class _Listed(list[Any]):
 
     def select(self, numbers: range) -> list[Any]:
         return [self[number] for number in numbers]
-
-
-class _Quiet:
-    def warning(self, *text: object) -> None: ...
 
 
 def _near(draw: random.Random, options: dict[str, str]) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from answers import any_answer, lift
+from answers import Rule, any_answer, lift
 from task_rules import EXPRESSIONS
 
 from vlmrl.benchmark_rules import science
@@ -20,7 +20,6 @@ from vlmrl.benchmarking.aggregates import Rows, estimate
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Truth
 
-Rule = Callable[[random.Random], tuple[Any, Any]]
 FRAME = Frame(96, 64, space="norm1000")
 TRUTHS = (*EXPRESSIONS, *"ABCDEFGH", "A, D", "0.25", "12 cm", "Cat", "increases", "e = 3", "3.0")
 FORMS = (

@@ -20,12 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from answers import OPTIONS, any_answer, any_options, any_places, lift
+from answers import OPTIONS, Quiet, Rule, Table, any_answer, any_options, any_places, lift
 
 from vlmrl.benchmark_rules import letters, screens
 from vlmrl.benchmarking.aggregates import Rows, estimate
-
-Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
 def vlmeval_screen_rules(root: Path) -> Iterator[tuple[str, Rule]]:
@@ -50,7 +48,7 @@ def _mmmu(root: Path, infer: Callable[..., Any]) -> Rule:
         root / "vlmeval/dataset/utils/multiple_choice.py",
         *("MMMU_preproc", "build_choices"),
         pd=pandas,
-        logger=_Quiet(),
+        logger=Quiet(),
     )
 
     def right(draw: random.Random) -> tuple[Any, Any]:
@@ -163,8 +161,8 @@ def _mmbench_gui(folder: Path) -> Rule:
     misc = lift(folder / "utils/misc.py", *names, defaultdict=defaultdict)
     scores = lift(folder / "benchmarks/matrics.py", "level2_calculate_scores")
     table: list[dict[str, Any]] = []
-    given = {"load": lambda _: _Table(table), "dump": lambda *_: None, "pd": pandas}
-    given |= {"tqdm": lambda some: some, "logger": _Quiet(), "ast": ast}
+    given = {"load": lambda _: Table(table), "dump": lambda *_: None, "pd": pandas}
+    given |= {"tqdm": lambda some: some, "logger": Quiet(), "ast": ast}
     screen = SimpleNamespace(open=lambda _: SimpleNamespace(size=(640, 480)))
     file = folder / "benchmarks/l2_element_grounding.py"
     evaluate = lift(file, "evaluate", **{**scores, **misc, **given, "Image": screen})["evaluate"]
@@ -273,7 +271,7 @@ ACTIONS = (
 
 
 def _os_atlas(folder: Path) -> Rule:
-    """Compare the counts of one step; the harness stops at an action without a word."""
+    """Compare the counts of one step; the harness stops at an action that has no word."""
     opened: dict[str, str] = {"android_control_test_subsplits.json": "{}"}
     counts: list[dict[str, int]] = []
 
@@ -608,23 +606,3 @@ class _Processor:
 
     def __call__(self, **given: Any) -> Any:
         return self.call(**given)
-
-
-class _Table:
-    """The few lines of a pandas table that the harness uses."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.iloc = rows
-
-    def __len__(self) -> int:
-        return len(self.iloc)
-
-    def __contains__(self, column: str) -> bool:
-        return column in self.iloc[0]
-
-
-class _Quiet:
-    """A logger that says nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None

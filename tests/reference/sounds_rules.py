@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from answers import OPTIONS, any_answer, lift
+from answers import OPTIONS, Rule, any_answer, lift
 
 from vlmrl.benchmark_rules import letters, speech
 from vlmrl.benchmarking.base import open_benchmark
 from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.schema import Frame, Sample, Truth
-
-Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
 class _NoDraw:

@@ -13,13 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from answers import any_answer, any_places, lift
+from answers import Rule, any_answer, any_places, lift
 from PIL import Image
 
 from vlmrl.benchmark_rules import letters, places, preferences, spaces
 from vlmrl.benchmarking.aggregates import Rows, estimate
 
-Rule = Callable[[random.Random], tuple[Any, Any]]
 SIZE = (64, 48)
 FORMS = (
     "{}",

@@ -7,33 +7,41 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from answers import OPTIONS, any_answer, any_options, any_places, lift
+from answers import (
+    OPTIONS,
+    Quiet,
+    Rule,
+    Table,
+    any_answer,
+    any_options,
+    any_places,
+    lift,
+    on_answers,
+)
 
 from vlmrl.benchmark_rules import letters, mathematics, numbers, places
 from vlmrl.benchmark_rules import words as open_answers
 from vlmrl.benchmarking.aggregates import Rows, estimate
-
-Rule = Callable[[random.Random], tuple[Any, Any]]
 
 
 def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
     """Yield the rules of lmms-eval's tasks: from a random state to (theirs, ours)."""
     tasks = root / "lmms_eval/tasks"
     mmvp = lift(tasks / "mmvp/utils.py", "_extract_answer_letter")["_extract_answer_letter"]
-    yield "mmvp_letter", _on_answers(lambda a: mmvp(a) or None, letters.mmvp_letter)
+    yield "mmvp_letter", on_answers(lambda a: mmvp(a) or None, letters.mmvp_letter)
     names = ("OPTION_LETTERS", "_ANSWER_PATTERNS", "_extract_option_letter")
     logic = lift(tasks / "visulogic/utils.py", *names)["_extract_option_letter"]
-    yield "visulogic_letter", _on_answers(lambda a: logic(a) or None, letters.visulogic_letter)
+    yield "visulogic_letter", on_answers(lambda a: logic(a) or None, letters.visulogic_letter)
     space = lift(tasks / "embspatial/utils.py", "_extract_answer_letter")["_extract_answer_letter"]
     from vlmrl.benchmark_rules.letters import cv_bench_letter
 
-    yield "embspatial_letter", _on_answers(lambda a: space(a) or None, cv_bench_letter)
+    yield "embspatial_letter", on_answers(lambda a: space(a) or None, cv_bench_letter)
     geometry = lift(tasks / "geometry3k/utils.py", "_extract_answer_letter")
 
     def geometry_letter(draw: random.Random) -> tuple[Any, Any]:
@@ -67,7 +75,7 @@ def lmms_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
 
 def _mmbench(tasks: Path) -> Iterator[tuple[str, Rule]]:
     methods = ("can_infer_option", "can_infer_text", "can_infer")
-    bench = lift(tasks / "mmbench/mmbench_evals.py", *methods, eval_logger=_Quiet())
+    bench = lift(tasks / "mmbench/mmbench_evals.py", *methods, eval_logger=Quiet())
     mcq = lift(
         tasks / "_task_utils/mcq_extract.py",
         *("extract_mcq_answer", "_DEFAULT_CHOICES", "_ANSWER_PHRASES", "_FORMAT_PRIORITY"),
@@ -136,7 +144,7 @@ def _open(tasks: Path) -> Iterator[tuple[str, Rule]]:
     vista = lift(
         tasks / "mathvista/mathvista_evals.py",
         *("extract_answer", "normalize_extracted_answer", "safe_equal"),
-        eval_logger=_Quiet(),
+        eval_logger=Quiet(),
     )
 
     class Vista:
@@ -243,16 +251,16 @@ def vlmeval_task_rules(root: Path) -> Iterator[tuple[str, Rule]]:
         return
     read = lift(tally, "text_to_int", "extract_count_from_prediction")
     theirs = read["extract_count_from_prediction"]
-    yield "count_to_twenty", _on_answers(theirs, numbers.count_to_twenty)
+    yield "count_to_twenty", on_answers(theirs, numbers.count_to_twenty)
 
 
 def _pro_table(root: Path) -> Rule:
     """Compare what VLMEvalKit prints of a table of clicks with ours."""
     table: list[dict[str, Any]] = []
     given = {
-        "load": lambda _: _Table(table),
+        "load": lambda _: Table(table),
         "Image": SimpleNamespace(open=lambda _: SimpleNamespace(size=(640, 480))),
-        **{"defaultdict": defaultdict, "itertools": itertools, "tqdm": list, "logger": _Quiet()},
+        **{"defaultdict": defaultdict, "itertools": itertools, "tqdm": list, "logger": Quiet()},
         **{"dump": lambda *_: None, "get_intermediate_file_path": lambda *_: ""},
     }
     file = root / "vlmeval/dataset/GUI/screenspot_pro.py"
@@ -295,37 +303,6 @@ def _click(draw: random.Random, x: int, y: int) -> str:
         f"x={max(0, x) / 640}, y={max(0, y) / 480}",
     )
     return draw.choice((*forms, *forms, any_places(draw), "x=1.2.3, y=4"))
-
-
-class _Table:
-    """The few lines of a pandas table that the harness uses."""
-
-    def __init__(self, rows: list[dict[str, Any]]) -> None:
-        self.iloc = rows
-
-    def __len__(self) -> int:
-        return len(self.iloc)
-
-    def __contains__(self, column: str) -> bool:
-        return column in self.iloc[0]
-
-    def __getitem__(self, column: str) -> list[Any]:
-        return [row[column] for row in self.iloc]
-
-
-def _on_answers(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:
-    def compare(draw: random.Random) -> tuple[Any, Any]:
-        said = any_answer(draw)
-        return theirs(said), ours(said)
-
-    return compare
-
-
-class _Quiet:
-    """A logger that says nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
 
 
 EXPRESSIONS = (

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from answers import any_answer, any_options, any_places, lift
+from answers import Rule, any_answer, any_options, any_places, lift, on_answers
 
 from vlmrl.benchmark_rules import letters, numbers, words
 from vlmrl.benchmark_rules import letters as image_letters
 from vlmrl.benchmark_rules import spans as times
 from vlmrl.schema import Span
 
-Rule = Callable[[random.Random], tuple[Any, Any]]
 OWN = ("VideoChat-R1", "Video-R1", "HumanOmniV2", "MMAU", "NExT-GQA", "r1-aqa", "Daily-Omni")
 
 
@@ -89,7 +88,7 @@ def _letters(tasks: Path) -> Iterator[tuple[str, Rule]]:
     found = lift(tasks / "longvideobench/utils.py", "parse_multi_choice_response", random=_NoDraw)[
         "parse_multi_choice_response"
     ]
-    yield "long_video_letter", _on_answers(lambda a: found(a, [], {}), letters.long_video_letter)
+    yield "long_video_letter", on_answers(lambda a: found(a, [], {}), letters.long_video_letter)
     test = lift(tasks / "perceptiontest/val/utils.py", "perceptiontest_val_process_results_mc")
 
     def perception(draw: random.Random) -> tuple[Any, Any]:
@@ -179,7 +178,7 @@ def _videochat(root: Path) -> Iterator[tuple[str, Rule]]:
 
     yield "videochat_span", span
     theirs = gqa["extract_characters_regex"]
-    yield "videochat_letter", _on_answers(lambda a: theirs(a) or None, letters.videochat_letter)
+    yield "videochat_letter", on_answers(lambda a: theirs(a) or None, letters.videochat_letter)
 
     def glue(draw: random.Random) -> tuple[Any, Any]:
         spans = [sorted(round(draw.uniform(0, 20), 1) for _ in range(2)) for _ in range(3)]
@@ -297,14 +296,6 @@ def _counted(draw: random.Random) -> str:
     """Draw numbers in words."""
     vocabulary = "three twenty one and hundred thousand zero five 7 -2.5 boxes, the nineteen ."
     return draw.choice((" ", "-")).join(draw.choices(vocabulary.split(), k=draw.randint(0, 6)))
-
-
-def _on_answers(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:
-    def compare(draw: random.Random) -> tuple[Any, Any]:
-        said = any_answer(draw)
-        return theirs(said), ours(said)
-
-    return compare
 
 
 def _on_tagged(theirs: Callable[[str], Any], ours: Callable[[str], Any]) -> Rule:

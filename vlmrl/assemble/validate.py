@@ -12,7 +12,14 @@ from vlmrl.assemble.part_source import missing_options
 from vlmrl.config import Config, NamedModel, PluginRef, whole
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.card import read_split
-from vlmrl.data.source import known_rows, open_card, open_source, read_condition, read_template
+from vlmrl.data.source import (
+    known_rows,
+    open_card,
+    open_source,
+    read_condition,
+    read_template,
+    require_published,
+)
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
 from vlmrl.scoring.reward_components import form_of
@@ -133,6 +140,7 @@ def check_paths(config: Config) -> None:
         where = f"evaluation.benchmarks: {benchmark.name}"
         _require_path(where, benchmark.path or f"data/{benchmark.name.partition(':')[0]}")
     for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
+        require_published(source)
         if ":" not in source.card:
             for key in PATH_OPTIONS:
                 option = example_data.resolve(source.options.get(key))

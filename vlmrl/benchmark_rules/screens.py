@@ -140,7 +140,7 @@ def os_atlas_step(answer: str, right: str) -> Step | None:
     to be equal to the letter. `click` says whether a click of the right type is near enough.
 
     Source: eval/eval_scripts/android_control/evaluation_unify.py, which strips the letters of <|im_end|>
-    from both ends of an action, and stops at an action without a word.
+    from both ends of an action, and stops at an action that has no word.
 
     Differs from strict: the rest of a typed text may be anything.
     """

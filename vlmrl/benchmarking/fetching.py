@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -69,8 +69,9 @@ def fetch_benchmark(
         raise UserError(
             f"{name}: its data are not on the hub; get them at {benchmark.hub or benchmark.origin}"
         )
-    data = _Data(name, repository, functools.partial(_is_wanted, benchmark=benchmark))
-    _fetch(replace(data, licence=benchmark.licence), home, origin, revision, say)
+    wants = functools.partial(_is_wanted, benchmark=benchmark)
+    data = _Data(name, repository, wants, licence=benchmark.licence)
+    _fetch(data, home, origin, revision, say)
     return home
 
 
@@ -106,7 +107,7 @@ def fetch_config(
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """A data set of the hub, what of it is wanted, and if archives are unpacked beside themselves."""
+    """A data set of the hub, which of its files are wanted, and whether archives unpack beside themselves."""
 
     name: str
     repository: str

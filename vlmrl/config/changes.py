@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from vlmrl.config.section import AtResume, Section
+from vlmrl.config.section import AtResume, Section, section_in
 from vlmrl.config.tree import SHORT
 from vlmrl.config.whole import Config
 from vlmrl.errors import UserError
@@ -66,7 +66,7 @@ def classes(
 ) -> Iterator[tuple[str, str]]:
     """Yield every key of a config with its class, `free`, `noted` or `fixed`; `stages` counts as one key."""
     for name, field in section.model_fields.items():
-        own, inner = _mark(field, mark), _section_in(field.annotation)
+        own, inner = _mark(field, mark), section_in(field.annotation)
         key = f"{above}{name}"
         if inner is None or name == "stages":
             yield key, own.how
@@ -90,7 +90,7 @@ def _of_section(
 
 
 def _of_value(kind: Any, was: Any, now: Any, key: str, mark: AtResume) -> Iterator[ChangedKey]:
-    section = _section_in(kind)
+    section = section_in(kind)
     if was == now:
         return
     if isinstance(was, list) and isinstance(now, list) and section is not None:
@@ -98,9 +98,7 @@ def _of_value(kind: Any, was: Any, now: Any, key: str, mark: AtResume) -> Iterat
         for name in {**before, **after}:
             yield from _of_value(section, before.get(name), after.get(name), f"{key}.{name}", mark)
     elif isinstance(was, Mapping) and isinstance(now, Mapping):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _of_section(kind, was, now, f"{key}.", mark)
-        elif section is not None and not _is_map(kind):
+        if section is not None and not _is_map(kind):
             yield from _of_section(section, was, now, f"{key}.", mark)
         else:
             for name in {**was, **now}:
@@ -115,14 +113,6 @@ def _mark(field: Any, above: AtResume) -> AtResume:
     """Return a field's own mark, else the class of the section above it."""
     own = next((each for each in field.metadata if isinstance(each, AtResume)), None)
     return own or AtResume(above.how)
-
-
-def _section_in(kind: Any) -> type[Section] | None:
-    """Return the section that a type holds: itself, in a list, by name or perhaps."""
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return kind
-    inner = (_section_in(each) for each in get_args(kind))
-    return next((each for each in inner if each is not None), None)
 
 
 def _is_map(kind: Any) -> bool:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from vlmrl.config import tree as config_tree
 from vlmrl.config import whole as stages
-from vlmrl.config.section import Section
+from vlmrl.config.section import Section, section_in
 from vlmrl.config.whole import Config
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
@@ -171,13 +171,6 @@ def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:
             keys.append(part)
             section = inside
             field = section.model_fields.get(part)
-            inside = _section_in(field.annotation) if field else None
+            inside = section_in(field.annotation) if field else None
             named = field is not None and typing.get_origin(field.annotation) is dict
     return section, ".".join(keys)
-
-
-def _section_in(annotation: object) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    sections = (_section_in(inner) for inner in typing.get_args(annotation))
-    return next((section for section in sections if section), None)

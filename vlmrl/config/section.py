@@ -59,7 +59,7 @@ class AtResume:
 
 
 Free = Annotated[T, AtResume("free")]
-"""The type of a key that a resumed run may change without a word: where it writes, how fast it goes."""
+"""The type of a key that a resumed run may change silently: where it writes, how fast it goes."""
 Fixed = Annotated[T, AtResume("fixed")]
 """The type of a key that makes a checkpoint another thing if it changes."""
 Unfixed = Annotated[T, AtResume("noted")]
@@ -161,3 +161,10 @@ class PluginRef(Named):
     """A shipped part, `path/to/file.py:Name` or `package.module:Name`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the part."""
+
+
+def section_in(kind: Any) -> type[Section] | None:
+    """Return the section that a type holds: itself, in a list, by name or perhaps; None: it holds none."""
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind
+    return next(filter(None, map(section_in, get_args(kind))), None)

@@ -36,10 +36,9 @@ def lettered(question: object, options: Any, right: Any) -> tuple[str, Truth, De
     index = options.index(right.strip()) if str(right).strip() in options else right
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(options):
         raise UserError(f"the answer {right!r:.60} is none of the options")
-    listed = "\n".join(f"{mark}. {o}" for mark, o in zip(LETTERS, options, strict=False))
     letter = LETTERS[index]
     truth = Truth(choice=letter, options=tuple(options))
-    return f"{str(question).strip()}\n{listed}", truth, Demo(text=letter)
+    return _listed(str(question), options), truth, Demo(text=letter)
 
 
 def asked(question: str) -> tuple[str, ...]:
@@ -75,11 +74,7 @@ def options_of(value: object) -> tuple[str, ...]:
         raise UserError(f"expected a list of texts, got {value!r:.60}")
     if not 2 <= len(stated) <= len(LETTERS):
         raise UserError(f"expected 2 to {len(LETTERS)} options, got {value!r:.60}")
-    plain = [option.strip() for option in stated]
-    marked = [_MARKED.fullmatch(option) for option in plain]
-    letters = "".join(m["letter"] for m in marked if m is not None)
-    if letters == LETTERS[: len(plain)]:
-        plain = [m["option"].strip() for m in marked if m is not None]
+    plain = _unmarked(stated)
     if not all(plain):
         raise UserError(f"an option is empty: {value!r:.60}")
     return tuple(plain)

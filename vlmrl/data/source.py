@@ -116,6 +116,20 @@ def reading_of(data: DataConfig) -> Reading:
     return Reading(data.video, data.audio, *limits, with_audio=bool(data.video.audio))
 
 
+def require_published(config: SourceConfig) -> None:
+    """Check that the folder of a source's published data exists.
+
+    Raises:
+        UserError: it does not; the message names the command that gets the data.
+    """
+    published = config.published
+    if published is not None and not Path(published.to).exists():
+        raise UserError(
+            f"source {config.label!r}: {published.to}: no such folder; get the data, {published.hub} of the "
+            "hub, by `vlmrl data fetch` and the config's name"
+        )
+
+
 def open_source(
     config: SourceConfig, access: Access | None = None, reading: Reading | None = None
 ) -> Source:
@@ -124,12 +138,7 @@ def open_source(
     Raises:
         UserError: there is no such card, option, file or split, or no row in it.
     """
-    published = config.published
-    if published is not None and not Path(published.to).exists():
-        raise UserError(
-            f"source {config.label!r}: {published.to}: no such folder; get the data, {published.hub} of the "
-            "hub, by `vlmrl data fetch` and the config's name"
-        )
+    require_published(config)
     card = open_card(config.card, config.options)
     condition = read_condition(config)
     split, rows = config.split, select(card, config.split)[: config.limit]

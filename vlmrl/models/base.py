@@ -156,7 +156,7 @@ class Family:
         return sum(self.image_tokens(processor, *size) for size in sizes)
 
     def unserved_prompt(self, processor: object, images: int) -> str:
-        """Return why vLLM cannot serve a prompt with so many images as we lay it out; empty: it can."""
+        """Return why vLLM cannot serve a prompt with this many images in our layout; empty: it can."""
         return ""
 
     def media_token_ids(self, processor: object) -> tuple[int, ...]:
