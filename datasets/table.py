@@ -52,7 +52,8 @@ class Table(Card):
     where the question cannot be answered, or where there is nothing to find); `thought` (for the cold
     start), `<info>` and so on (what stands in that tag of the template, for the cold start);
     `width`, `height` (pixels); `weight` (factor of the loss); `rewards` (the row's own verifiers in
-    place of the source's: a list of names or of `{verifier, weight, options}`).
+    place of the source's: a list of names or of `{verifier, weight, options}`); `rubric` (the row's own
+    criteria for `judge`: a list of texts or of `{name, text, weight}`, or as HealthBench has them).
     Grounding: `{image: file, question: text, boxes: bbox}`; detection: with `box_labels: category`;
     pointing: `points: clicks`; segmentation: `masks: outlines`; counting: `number: count`; multiple
     choice: `choice: answer, options: choices`; questions, OCR, captions: `answer: label`; tags:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmrl.schema import Completion, Sample, Seen, Verdict
+from vlmrl.schema import Completion, Criterion, Sample, Seen, Verdict, check_criteria
 from vlmrl.scoring import model_judge
 from vlmrl.scoring.model_judge import (
-    Criterion,
     ModelJudge,
     aggregate,
-    check_criteria,
     check_scale,
     read_scores,
 )
@@ -32,7 +31,9 @@ class Judge(ModelJudge):
 
     Three outcomes. A score: each number of the judge's reply is clamped to `scale` and mapped to
     [0, 1]; several criteria give Σ w·s / Σ w, and 0 if a veto criterion stays below half. A criterion
-    may saturate: with `max_score` m it counts as min(s, m), and Σ w·m is the most there is. Invalid:
+    may saturate: with `max_score` m it counts as min(s, m), and Σ w·m is the most there is. One with a
+    weight below 0 names a fault: it takes away, and is no part of the lower sum. A row's own `rubric`
+    stands in place of the config's; what it gives each criterion is in the note, not on a curve. Invalid:
     the judge's reply is not the JSON object asked for. Unavailable: no reply in time. The latter
     two mask the completion, they are never a 0. No answer scores 0 without asking.
 
@@ -47,11 +48,13 @@ class Judge(ModelJudge):
     file that keeps replies over runs, memory when empty. Equal questions are asked once.
 
     Used by: HumanOmniV2 (scale 0 to 5, and `part: context`, `part: think` for its two other ones),
-    VTool-R1 (YES/NO: scale 0 to 1), VLM-R1 llm, Rubric anchors (weights and vetoes).
+    VTool-R1 (YES/NO: scale 0 to 1), VLM-R1 llm, Rubric anchors (weights and vetoes), Rubrics as
+    Rewards (a rubric in each row, scale 0 to 1).
 
     Refuses: a bare number, prose around the JSON, a missing or unknown criterion, NaN, a bool.
 
-    Source: clamp((s - lo) / (hi - lo)); rubrics: Huang et al. 2025, arXiv 2508.12790.
+    Source: clamp((s - lo) / (hi - lo)); rubrics: Huang et al. 2025, arXiv 2508.12790; of rows, with
+    weights below 0: Gunjal et al. 2025, arXiv 2507.17746, equation 1, and HealthBench, arXiv 2505.08775.
     Differs: no reply is searched for a number, and a judge that fails masks instead of paying 0.
 
     Raises: ValueError: not exactly one of `url`, `callable` and a named model, a scale or a weight
@@ -61,7 +64,7 @@ class Judge(ModelJudge):
     task: str = "Is the candidate right, given what is known to be true?"
     """What to judge."""
     rubric: tuple[Criterion, ...] = ()
-    """The criteria; none: one score."""
+    """The criteria of rows without a rubric of their own; none: one score."""
     scale: tuple[float, float] = (0.0, 10.0)
     """The worst and the best score."""
 
@@ -77,24 +80,31 @@ class Judge(ModelJudge):
             return Verdict(0.0, note=f"no {self.part}")
         if lack := self.lacks_media(sample, seen):
             return Verdict.failed(lack)
-        names = [c.name for c in self.rubric] or ["score"]
+        rubric = sample.rubric or self.rubric
+        names = [c.name for c in rubric] or ["score"]
         data = {**self.describe(sample), "candidate": candidate}
         marked = self.marks(completion, sample, seen)
         shown = [*self.shows(seen), *(marked.parts("the candidate") if marked else ())]
         try:
             scores, reason = self.ask(
-                self._rules(names), data, shown, lambda reply: read_scores(reply, names, self.scale)
+                self._rules(rubric, names),
+                data,
+                shown,
+                lambda reply: read_scores(reply, names, self.scale),
             )
         except (Unavailable, Invalid) as error:
             return Verdict.failed(model_judge.describe_failure(error))
-        if not self.rubric:
+        if not rubric:
             return Verdict(scores["score"], answer=completion.answer, note=reason)
-        total, vetoed = aggregate(self.rubric, scores)
+        total, vetoed = aggregate(rubric, scores)
         note = f"vetoed by {', '.join(vetoed)}: {reason}" if vetoed else reason
-        return Verdict(total, scores, answer=completion.answer, note=note)
+        if not sample.rubric:
+            return Verdict(total, scores, answer=completion.answer, note=note)
+        each = ", ".join(f"{name} {score:.3g}" for name, score in scores.items())
+        return Verdict(total, answer=completion.answer, note=f"{each}; {note}")
 
-    def _rules(self, names: list[str]) -> str:
-        lines = [f"- {c.name}: {c.text}" for c in self.rubric]
+    def _rules(self, rubric: Sequence[Criterion], names: list[str]) -> str:
+        lines = [f"- {c.name}: {c.text}" for c in rubric]
         reply = json.dumps({"reason": "one sentence", **dict.fromkeys(names, "number")})
         low, high = self.scale
         return _RULES.format(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring import model_judge
-from vlmrl.scoring.model_judge import ModelJudge, check_scale, read_scores
+from vlmrl.scoring.model_judge import ModelJudge, check_scale, read_object, read_scores
 from vlmrl.scoring.verifier import GroupVerifier
 from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
@@ -27,9 +28,9 @@ class JudgeListwise(ModelJudge, GroupVerifier):
     """A score in [0, 1] for each completion of a group, from one question that shows all of them.
 
     The judge is asked as `judge` asks it, by a named model, `url` or `callable`. `task` is the principle by
-    which it scores. Candidates are named `answer-1`, `answer-2` ... in an order drawn from the texts and
-    `seed`, the same for any order of the group; completions with equal texts are one candidate. A score
-    is clamped to `scale` and mapped to [0, 1].
+    which it scores; a row's own `rubric` is shown beside it. Candidates are named `answer-1`, `answer-2`
+    ... in an order drawn from the texts and `seed`, the same for any order of the group; completions with
+    equal texts are one candidate. A score is clamped to `scale` and mapped to [0, 1].
 
     A completion without a `part` is paid 0 without asking. If the reply cannot be read, or there is none,
     all others are masked.
@@ -38,8 +39,9 @@ class JudgeListwise(ModelJudge, GroupVerifier):
 
     Refuses: prose around the JSON, a missing or unknown candidate, NaN, a bool.
 
-    Source: RewardAnything, arXiv 2506.03637: one pass over all responses, scores from 1 to 5.
-    Differs: its ranking beside the scores is not asked for.
+    Source: RewardAnything, arXiv 2506.03637: one pass over all responses, scores from 1 to 5. The reply of
+    its own model, after its thought, is read as well: `{"scores": {...}, "best-to-worst": [...]}`.
+    Differs: its ranking beside the scores is not asked for, and not used.
 
     Raises: ValueError: as `judge`; a scale that makes no sense.
     """
@@ -103,14 +105,12 @@ class JudgeListwise(ModelJudge, GroupVerifier):
         self, names: dict[str, str], sample: Sample, shown: Sequence[Any]
     ) -> tuple[dict[str, float], str]:
         low, high = self.scale
-        asked = ", ".join(f'"{name}": number' for name in names.values())
-        reply = f'{{"reason": "one sentence", {asked}}}'
+        reply = json.dumps({"reason": "one sentence", **dict.fromkeys(names.values(), "number")})
         rules = _RULES.format(task=self.task, reply=reply, low=low, high=high)
         candidates = {name: text for text, name in names.items()}
-        data = {**self.describe(sample), "candidates": candidates}
-        return self.ask(
-            rules, data, shown, lambda text: read_scores(text, [*candidates], self.scale)
-        )
+        known = {**self.describe(sample), **model_judge.criteria_of(sample)}
+        data = {**known, "candidates": candidates}
+        return self.ask(rules, data, shown, lambda text: _read(text, [*candidates], self.scale))
 
     def _verdict(
         self, name: str | None, scores: dict[str, float], fault: str, reason: str
@@ -118,3 +118,14 @@ class JudgeListwise(ModelJudge, GroupVerifier):
         if name is None:
             return Verdict(0.0, note=f"no {self.part}")
         return Verdict.failed(fault) if fault else Verdict(scores[name], note=f"{name}: {reason}")
+
+
+def _read(
+    reply: str, names: Sequence[str], scale: tuple[float, float]
+) -> tuple[dict[str, float], str]:
+    """Read scores by name, or those beside a ranking, as RewardAnything's own model replies."""
+    try:
+        ranked = read_object(reply, ["scores", "best-to-worst"])
+    except Invalid:
+        return read_scores(reply, names, scale)
+    return read_scores(json.dumps(ranked["scores"]), names, scale)

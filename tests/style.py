@@ -283,7 +283,16 @@ def lost_parts() -> Iterator[Finding]:
 
 RATIO_CLIPPING = {"grad", "high", "low", "norm", "dual", "ratio", "range", "max", "min", "metric"}
 """What stands next to `clip` where it is PPO's bound of a ratio, or of a gradient's norm."""
-SUBJECT = {"rubric": {"judge.py"}}  # what a judge is given
+SUBJECT = {  # what a judge is given
+    "rubric": {
+        "judge.py",
+        "row_forms.py",
+        "samples.py",
+        "score_rows.py",
+        "table.py",
+        "typed_rows.py",
+    }
+}
 """Retired word -> files whose subject it is."""
 
 

@@ -50,6 +50,10 @@ VALUES: dict[str, Any] = {
     "thought": "It is plain.",
     "weight": 0.5,
     "none": True,
+    "rubric": [
+        {"title": "Sees", "description": "It names the dog.", "weight": 5},
+        {"title": "Pitfall", "description": "Pitfall: it invents a cat.", "weight": -2},
+    ],
 }
 """Our key of a table -> what stands in its column."""
 SOLUTIONS = {
@@ -102,9 +106,12 @@ def _write_file(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _columns(config: Config) -> Iterator[str]:
-    """Name the columns that conditions, samplers and strategies read."""
+    """Name the columns that conditions, judges, samplers and strategies read."""
     for source in config.named_sources:
         yield from re.findall(r"[a-z]\w+", re.sub(r"'[^']*'", "", source.where or ""))
+    for each in (config, *config.by_stage):
+        for reward in each.rewards:
+            yield from reward.options.get("tells", ())
     for part in (config.data.sampler, *config.strategies):
         for key in ("difficulty", "column"):
             if key in part.options:

@@ -1,10 +1,11 @@
 """The verifier that asks a served judge: what it sends, what it accepts, and how it fails."""
 
 import json
+import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from helpers.chat_server import Exchange, Server, Start, chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
+from vlmrl.data.row_forms import read_rubric
 from vlmrl.errors import UserError
 from vlmrl.features.verify.attack_bench import verify
-from vlmrl.schema import Completion, Frame, Sample, Truth, Verdict
+from vlmrl.schema import Completion, Criterion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.scorer import Scorer
 
 SAMPLE = Sample("1", "s", ("What animal?",), Truth(text=("cat",)))
@@ -326,3 +328,139 @@ def test_no_attack_is_paid_by_a_fair_judge(tmp_path: Path) -> None:
     options = {"callable": f"{tmp_path}/mine.py:exact", "attempts": 1}
     report = verify(RewardConfig(verifier="judge", options=options))
     assert report.findings == ()
+
+
+# ------------------------------------------------------------------------------- criteria of a row's own
+
+OWN = [
+    {"title": "dose", "description": "It states the dose.", "weight": 5},
+    {"criterion": "It warns of alcohol.", "points": 3, "tags": ["safety"]},
+    {"name": "harm", "text": "It recommends a double dose.", "weight": -4},
+    "It is brief.",
+]
+NAMES = ["dose", "criterion 2", "harm", "criterion 4"]
+
+
+def rowed(value: object, **more: Any) -> Sample:
+    return Sample("1", "s", ("May I?",), Truth(), rubric=read_rubric(value), **more)
+
+
+def by_hand(rubric: Sequence[Criterion], scores: Mapping[str, float]) -> float:
+    """The published sums in a loop: met weights over those above 0, at least 0 (RaR, HealthBench)."""
+    met = possible = 0.0
+    for criterion in rubric:
+        met += criterion.weight * scores[criterion.name]
+        possible += criterion.weight if criterion.weight > 0 else 0.0
+    return max(0.0, met / possible)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_criteria_of_a_row_stand_in_place_of_the_configs(serve: Any, seed: int) -> None:
+    draw = random.Random(seed)
+    scores = {name: draw.randint(0, 1) for name in NAMES}
+    server = serve(lambda _: json.dumps({**scores, "reason": "so"}))
+    options = {"url": server.url, "model": "m", "scale": [0, 1], "rubric": RUBRIC}
+    sample = rowed(OWN)
+    verdict = plugins.build("verifier", "judge", options)(completion("Yes."), sample)
+    assert verdict.score == pytest.approx(by_hand(sample.rubric, scores))
+    assert verdict.parts == {} and "criterion 2" in verdict.note and verdict.note.endswith("; so")
+    rules = server.requests[0]["messages"][0]["content"]
+    assert "- dose: It states the dose." in rules and "- right:" not in rules
+
+
+def test_a_criterion_below_zero_takes_away_and_never_makes_the_score_negative(serve: Any) -> None:
+    scores = dict(zip(NAMES, (1, 0, 1, 0), strict=True))
+    options = {"model": "m", "scale": [0, 1]}
+    server = serve(lambda _: json.dumps(scores))
+    verifier = plugins.build("verifier", "judge", {"url": server.url, **options})
+    assert verifier(completion("Yes."), rowed(OWN)).score == pytest.approx(1 / 9)
+    scores |= {"dose": 0}
+    assert verifier(completion("No."), rowed(OWN)).score == 0.0
+
+
+def test_a_reply_without_a_rows_criterion_is_a_fault(serve: Any) -> None:
+    server = serve(lambda _: '{"right": 1, "clear": 1, "honest": 1}')
+    verifier = plugins.build(
+        "verifier", "judge", {"url": server.url, "model": "m", "attempts": 1, "rubric": RUBRIC}
+    )
+    verdict = verifier(completion("Yes."), rowed(OWN))
+    assert verdict.score is None and "criterion 2" in (verdict.fault or "")
+
+
+def test_vetoes_and_limits_of_a_row_are_those_of_a_config(serve: Any) -> None:
+    own = [{"name": "a", "text": "A.", "max_score": 0.5}, {"name": "b", "text": "B.", "veto": True}]
+    reply = {"a": 10, "b": 10}
+    server = serve(lambda _: json.dumps(reply))
+    verifier = plugins.build("verifier", "judge", {"url": server.url, "model": "m"})
+    assert verifier(completion("x"), rowed(own)).score == pytest.approx(1.5 / 1.5)
+    reply["b"] = 4
+    assert verifier(completion("y"), rowed(own)).score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[1", "not valid JSON"),
+        ({"text": "A."}, "expected a list of at most 64"),
+        (["A."] * 65, "expected a list of at most 64"),
+        ([3], "criterion 1: expected a text or an object"),
+        ([{"name": "a"}], "criterion 1: expected a text and perhaps a name"),
+        ([{"text": "A.", "wieght": 1}], "got 'wieght'"),
+        ([{"text": "A.", "weight": "5"}], "weight: expected a number"),
+        ([{"text": "A.", "weight": float("nan")}], "weight: expected a number"),
+        ([{"text": "A.", "veto": 1}], "veto: expected true or false"),
+        ([{"text": "A.", "max_score": 2}], "max_score above 0"),
+        ([{"text": "A.", "weight": -1}], "no criterion of the rubric has a weight above 0"),
+        ([{"name": "reason", "text": "A."}], "a name of its own, other than 'reason'"),
+    ],
+)
+def test_a_rubric_that_makes_no_sense_is_refused_with_its_criterion(
+    value: object, message: str
+) -> None:
+    with pytest.raises(UserError, match=f"rubric.*{message}"):
+        read_rubric(value)
+
+
+def test_a_table_reads_criteria_and_needs_no_other_truth(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "q": "May I?", "r": OWN, "reference": "No."},
+        {"id": 2, "q": "May I?", "r": json.dumps(OWN[:1] * 2)},
+        {"id": 3, "q": "May I?", "r": [{"text": "A.", "weight": 0}]},
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"question": "q", "rubric": "r"}
+    card = plugins.build("card", "table", {"path": str(tmp_path), "columns": columns})
+    first, second, third = card.rows("train")
+    assert [c.name for c in card.to_sample(first, "s").rubric] == NAMES
+    assert card.to_sample(first, "s").meta["reference"] == "No."
+    assert [c.name for c in card.to_sample(second, "s").rubric] == ["dose", "dose (2)"]
+    assert read_rubric("It is brief.") == (Criterion("criterion 1", "It is brief."),)
+    with pytest.raises(UserError, match="rubric: no criterion"):
+        card.to_sample(third, "s")
+
+
+@pytest.mark.parametrize("name", ["judge", "judge_listwise"])
+def test_a_judge_is_told_columns_of_the_row(serve: Any, name: str) -> None:
+    key = "score" if name == "judge" else "answer-1"
+    server = serve(lambda _: json.dumps({key: 1}))
+    options = {
+        "url": server.url,
+        "model": "m",
+        "tells": ["context"],
+        "truth": False,
+        "scale": [0, 1],
+    }
+    verifier = plugins.build("verifier", name, options)
+    sample = rowed(None, meta={"context": "Two men argue.", "other": "x"})
+
+    def call(of: Sample) -> Any:
+        if name == "judge":
+            return verifier(completion("They argue."), of)
+        (verdict,) = verifier.judge([completion("They argue.")], of, [None])
+        return verdict
+
+    assert call(sample).score == 1.0
+    data = json.loads(server.requests[0]["messages"][1]["content"])
+    assert data["row"] == {"context": "Two men argue."} and "truth" not in data
+    with pytest.raises(ValueError, match="the row has no column 'context'"):
+        call(rowed(None))

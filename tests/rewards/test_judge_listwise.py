@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from helpers.chat_server import Server, Start, chat_servers
 from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.errors import UserError
-from vlmrl.schema import Frame, Sample, Truth, Verdict
+from vlmrl.schema import Criterion, Frame, Sample, Truth, Verdict
 from vlmrl.scoring.model_judge import read_better
 from vlmrl.system.chat_endpoint import Invalid
 
@@ -102,3 +103,21 @@ def test_the_reply_of_a_model_of_r1_reward_is_read() -> None:
     for wrong in ("<answer>3</answer>", "I say <answer>1</answer>", "<answer>1</answer> or 2"):
         with pytest.raises(Invalid):
             read_better(wrong)
+
+
+def test_the_reply_of_reward_anything_is_read_and_a_rows_criteria_are_shown(serve: Start) -> None:
+    def ranked(body: dict[str, Any]) -> str:
+        names = [*asked(body)]
+        scores = {name: 1 + 4 * (text == "blue") for name, text in asked(body).items()}
+        return "<think>so</think>" + json.dumps({"scores": scores, "best-to-worst": names})
+
+    server = serve(ranked)
+    given = {"url": server.url, "model": "m", "attempts": 1}
+    verifier: Any = plugins.build("verifier", "judge_listwise", given)
+    texts = [templates.completion(text, "none", Frame()) for text in ("blue", "red", "")]
+    sample = replace(SAMPLE, rubric=(Criterion("c", "It is true."),))
+    assert [v.score for v in verifier.judge(texts, sample, [None] * 3)] == [1.0, 0.0, 0.0]
+    shown = json.loads(server.requests[0]["messages"][1]["content"])
+    assert shown["criteria"] == [{"text": "It is true.", "weight": 1.0}]
+    server = serve(lambda _: '{"scores": {"answer-1": 1}, "best-to-worst": []}')
+    assert all(v.fault for v in judge(server, ["a", "b"]))

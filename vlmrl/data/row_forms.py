@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,16 @@ from vlmrl import plugins
 from vlmrl.data.files.rows import WHERE, cell
 from vlmrl.errors import UserError, about_row
 from vlmrl.media.access import reference
-from vlmrl.schema import MAX_CONFIGURATIONS, Media, MediaKind, RowReward, Sample, Turn
+from vlmrl.schema import (
+    MAX_CONFIGURATIONS,
+    Criterion,
+    Media,
+    MediaKind,
+    RowReward,
+    Sample,
+    Turn,
+    check_criteria,
+)
 
 # --------------------------------------------------------------------------------------------------
 # The verifiers that a row names for itself, in place of those of its source.
@@ -171,6 +180,77 @@ def _may_name_code(type_: object) -> bool:
     if typing.get_origin(type_) in (typing.Union, types.UnionType):
         return any(map(_may_name_code, typing.get_args(type_)))
     return type_ in (str, Any) or Any in typing.get_args(type_)
+
+
+# --------------------------------------------------------------------------------------------------
+# The criteria of a row's own, which `judge` scores in place of the config's.
+#
+#     {"rubric": [{"name": "dose", "text": "It states the dose.", "weight": 5}, "It is brief."]}
+#
+# The keys of published rubrics are known: `title` and `description` of Rubrics as Rewards (arXiv 2507.17746),
+# `criterion`, `points` and `tags` of HealthBench (arXiv 2505.08775).
+
+
+MAX_CRITERIA = 64
+"""Most criteria of one row."""
+OTHER_KEYS = {"title": "name", "description": "text", "criterion": "text", "points": "weight"}
+"""A key of a published criterion -> ours."""
+
+
+def read_rubric(value: object) -> tuple[Criterion, ...]:
+    """Return the criteria of a row: one text, a list of texts and objects, or its JSON text; None: no own.
+
+    Those without a name are numbered, and so is a name that stands there a second time.
+
+    Raises:
+        UserError: another form, a key or a value that makes no sense, no weight above 0.
+    """
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"rubric: not valid JSON: {error}") from error
+    if not value:
+        return ()
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or len(value) > MAX_CRITERIA:
+        raise UserError(f"rubric: expected a list of at most {MAX_CRITERIA}, got {value!r:.60}")
+    criteria: list[Criterion] = []
+    for number, item in enumerate(value, start=1):
+        try:
+            criterion = _criterion({"text": item} if isinstance(item, str) else item)
+        except UserError as error:
+            raise UserError(f"rubric, criterion {number}: {error}") from error
+        name = criterion.name or f"criterion {number}"
+        if any(name == c.name for c in criteria):
+            name = f"{name} ({number})"
+        criteria.append(replace(criterion, name=name))
+    try:
+        check_criteria(criteria)
+    except ValueError as error:
+        raise UserError(f"rubric: {error}") from error
+    return tuple(criteria)
+
+
+def _criterion(item: object) -> Criterion:
+    if not isinstance(item, Mapping):
+        raise UserError(f"expected a text or an object with a text, got {item!r:.60}")
+    stated = {OTHER_KEYS.get(key, key): value for key, value in item.items() if value is not None}
+    stated.pop("tags", None)
+    known = [each.name for each in fields(Criterion)]
+    if unknown := [key for key in stated if key not in known]:
+        raise UserError(f"expected the keys {', '.join(known)}, got {unknown[0]!r}")
+    name, text, veto = (stated.get(k, d) for k, d in (("name", ""), ("text", ""), ("veto", False)))
+    if not isinstance(name, str) or not isinstance(text, str) or not text.strip():
+        raise UserError(f"expected a text and perhaps a name, got {item!r:.60}")
+    if not isinstance(veto, bool):
+        raise UserError(f"veto: expected true or false, got {veto!r:.60}")
+    numbers = [stated.get(key, 1.0) for key in ("weight", "max_score")]
+    for key, number in zip(("weight", "max_score"), numbers, strict=True):
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if not is_number or not abs(number) <= MAX_WEIGHT:
+            raise UserError(f"{key}: expected a number up to {MAX_WEIGHT:g}, got {number!r:.60}")
+    return Criterion(name.strip(), text.strip(), numbers[0], veto, numbers[1])
 
 
 # --------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ PLAIN = {
     "box_format": "order of the numbers of a box: xyxy or xywh",
     "weight": "factor of the sample's loss",
     "rewards": "verifiers of this row: a list of names or of {verifier, weight, options}",
+    "rubric": "criteria of this row for `judge`: a list of texts or of {name, text, weight, veto, max_score}",
     "meta": "other values, for the report",
 }
 """Keys that are no kind of truth, and what stands under them."""
@@ -115,6 +116,7 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
         system=row_forms.read_system(row.get("system")),
         history=history,
         rewards=row_forms.read_rewards(row.get("rewards")),
+        rubric=row_forms.read_rubric(row.get("rubric")),
     )
 
 
@@ -181,7 +183,7 @@ def _truth(row: Mapping[str, object], media: Sequence[Media], typing: Typing) ->
             f"{typing.column('choice')}: expected the letter or the text of one of {len(options)} "
             f"options, got {choice!r:.60}"
         )
-    if not values and not none:
+    if not values and not none and not row.get("rubric"):
         raise UserError("no answer: no column says what is true")
     nothing = all(kinds()[name].listed and value == () for name, value in values.items())
     return Truth.of({**values, "none": none or nothing}, about)

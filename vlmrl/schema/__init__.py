@@ -31,6 +31,7 @@ from vlmrl.schema.rollouts import (
 from vlmrl.schema.samples import (
     MAX_CONFIGURATIONS,
     AnswerForm,
+    Criterion,
     Demo,
     DemoTurn,
     Media,
@@ -40,6 +41,7 @@ from vlmrl.schema.samples import (
     Sample,
     Truth,
     Turn,
+    check_criteria,
 )
 from vlmrl.schema.template import Presence, Tag, Template
 from vlmrl.schema.turns import Call, CallOutcome, Segment, Suffix

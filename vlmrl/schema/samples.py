@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -185,6 +185,37 @@ class RowReward:
 
 
 @dataclass(frozen=True, slots=True)
+class Criterion:
+    """One line of a judge's rubric, the config's or a row's own.
+
+    Example: Criterion("seen", "All that it says of the image can be seen there.", weight=3.0)
+    """
+
+    name: str
+    text: str
+    weight: float = 1.0
+    """Below 0: what the text says is a fault, and costs."""
+    veto: bool = False
+    """Below half of the scale it makes the whole score 0."""
+    max_score: float = 1.0
+    """In (0, 1]: what is above it counts as this much, so that excelling here makes up for no other."""
+
+
+def check_criteria(criteria: Sequence[Criterion]) -> None:
+    """Refuse, with a ValueError, names that are not unique, no weight above 0, a limit outside (0, 1]."""
+    names = {c.name for c in criteria}
+    if len(names) < len(criteria) or "reason" in names:
+        raise ValueError("each criterion has a name of its own, other than 'reason'")
+    if criteria and not any(c.weight > 0 for c in criteria):
+        raise ValueError("no criterion of the rubric has a weight above 0")
+    for c in criteria:
+        if not 0 < c.max_score <= 1:
+            raise ValueError(
+                f"criterion {c.name!r}: expected a max_score above 0 and at most 1, got {c.max_score:g}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One turn of the conversation before the question; `parts` are as those of a sample.
 
@@ -250,6 +281,8 @@ class Sample:
     """Solved samples shown first (few-shot); their demonstrations become the assistant's turns."""
     rewards: tuple[RowReward, ...] = ()
     """Its own verifiers; empty: those of its source."""
+    rubric: tuple[Criterion, ...] = ()
+    """Its own criteria for a judge; empty: those of the config."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """The functions that its prompt offers, in OpenAI's form."""
 

@@ -26,7 +26,7 @@ from vlmrl.named_models.asked import (
     open_model,
     text_part,
 )
-from vlmrl.schema import Completion, Sample, Seen
+from vlmrl.schema import Completion, Criterion, Sample, Seen
 from vlmrl.schema.media import PilImage
 from vlmrl.scoring.verifier import Verifier
 from vlmrl.system.chat_endpoint import Invalid, Reply, Unavailable, chat
@@ -73,47 +73,25 @@ VETO = 0.5
 """A veto criterion below this, in [0, 1], makes the whole score 0."""
 
 
-@dataclass(frozen=True)
-class Criterion:
-    """One line of a judge's rubric; `veto`: below half of the scale it makes the whole score 0."""
-
-    name: str
-    text: str
-    weight: float = 1.0
-    veto: bool = False
-    max_score: float = 1.0
-    """In (0, 1]: what is above it counts as this much, so that excelling here makes up for no other."""
-
-
 def check_scale(scale: tuple[float, float]) -> None:
     """Refuse a scale that does not rise, with a ValueError."""
     if not scale[0] < scale[1]:
         raise ValueError(f"expected a scale from the worst to the best score, got {scale}")
 
 
-def check_criteria(criteria: Sequence[Criterion]) -> None:
-    """Refuse, with a ValueError, names that are not unique, weights of no sum, a limit outside (0, 1]."""
-    names = {c.name for c in criteria}
-    if len(names) < len(criteria) or "reason" in names:
-        raise ValueError("each criterion has a name of its own, other than 'reason'")
-    if criteria and not sum(c.weight * c.max_score for c in criteria) > 0:
-        raise ValueError("the weights of the rubric add up to nothing")
-    for c in criteria:
-        if not 0 < c.max_score <= 1:
-            raise ValueError(
-                f"criterion {c.name!r}: expected a max_score above 0 and at most 1, got {c.max_score:g}"
-            )
-
-
 def aggregate(
     criteria: Sequence[Criterion], scores: Mapping[str, float]
 ) -> tuple[float, tuple[str, ...]]:
-    """Return Σ w·min(s, m) / Σ w·m, in [0, 1], and the criteria that veto: with any, it is 0."""
+    """Return Σ w·min(s, m) / Σ w·m, in [0, 1], and the criteria that veto: with any, it is 0.
+
+    The lower sum is over weights above 0, so that a weight below 0 takes away, down to 0.
+    """
     vetoed = tuple(c.name for c in criteria if c.veto and scores[c.name] < VETO)
     if vetoed:
         return 0.0, vetoed
-    best = sum(c.weight * c.max_score for c in criteria)
-    return sum(c.weight * min(scores[c.name], c.max_score) for c in criteria) / best, ()
+    best = sum(c.weight * c.max_score for c in criteria if c.weight > 0)
+    total = sum(c.weight * min(scores[c.name], c.max_score) for c in criteria)
+    return max(0.0, total / best), ()
 
 
 def read_object(reply: str, names: Sequence[str]) -> dict[str, Any]:
@@ -186,6 +164,12 @@ def describe(sample: Sample) -> dict[str, Any]:
     return {"question": sample.conversation, "truth": truth}
 
 
+def criteria_of(sample: Sample) -> dict[str, Any]:
+    """Return a row's own criteria, for a judge that compares candidates by them; nothing without any."""
+    listed = [{"text": c.text, "weight": c.weight} for c in sample.rubric]
+    return {"criteria": listed} if listed else {}
+
+
 def describe_failure(error: Unavailable | Invalid) -> str:
     """Return the fault of a judge that gave no verdict."""
     return f"judge {'invalid' if isinstance(error, Invalid) else 'unavailable'}: {error}"
@@ -246,6 +230,9 @@ class ModelJudge(Verifier):
     """Whether it is shown the prompt's images, videos and audio, as the policy saw them."""
     truth: bool = True
     """Whether it is told what is known to be true."""
+    tells: tuple[str, ...] = ()
+    """Columns of the row that it is told beside the truth, such as a reference context or a principle:
+    those that the card maps to nothing else."""
     draw: tuple[Drawn, ...] = ()
     """What is drawn, after the media, on a copy of the image that coordinates refer to: `answer`, the
     boxes or points of a candidate, in red; `truth`, the true places, in green. Labels are not written.
@@ -318,8 +305,17 @@ class ModelJudge(Verifier):
         return group_size
 
     def describe(self, sample: Sample) -> dict[str, Any]:
-        """Return the question, and what is known to be true if it is told that."""
-        return describe(sample) if self.truth else {"question": sample.conversation}
+        """Return the question, and what is known to be true if it is told that, and of the row.
+
+        Raises:
+            ValueError: the row lacks a column that is to be told.
+        """
+        if lacking := [column for column in self.tells if column not in sample.meta]:
+            raise ValueError(f"tells: the row has no column {lacking[0]!r} of texts or numbers")
+        known = describe(sample) if self.truth else {"question": sample.conversation}
+        if self.tells:
+            known["row"] = {column: sample.meta[column] for column in self.tells}
+        return known
 
     def candidate(self, completion: Completion) -> str:
         """Return the text that is judged, as much of it as is shown; empty if there is none."""
@@ -515,5 +511,6 @@ class PairJudge(ModelJudge):
             Unavailable: no reply in time, or the budget is spent.
             Invalid: no reply that says which is better.
         """
-        data = {**self.describe(sample), "first": first, "second": second}
+        known = {**self.describe(sample), **criteria_of(sample)}
+        data = {**known, "first": first, "second": second}
         return self.ask(_RULES.format(task=self.task), data, shown, read_better, again)

@@ -11,7 +11,7 @@ For group verifiers rows of one `group` are one group (rows of one prompt, truth
 absent), and `reward` is what the item verifiers gave.
 
 A row's own `rewards` (a list of names or of `{verifier, weight, options}`) judge it in place of the
-verifier: `score` is then their weighted mean, `parts` their scores.
+verifier: `score` is then their weighted mean, `parts` their scores. Its `rubric` is what `judge` scores.
 
 A result line is `{"score": float|null, "fault": str|null, "parts": {...}, "answer": ..., "note":
 str}`. A bad row is the user's mistake and an error; a hostile completion never is.
@@ -30,7 +30,7 @@ from typing import Any, TypeVar, get_args
 
 from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.data.row_forms import read_rewards
+from vlmrl.data.row_forms import read_rewards, read_rubric
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Completion, Frame, RowReward, Sample, Space, Verdict
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 KEYS = (
     "completion", "truth", "media", "template", "space", "prompt", "id", "meta", "group", "reward",
-    "rewards",
+    "rewards", "rubric",
 )  # fmt: skip
 MEDIA_KEYS = ("width", "height", "duration", "resized_width", "resized_height")
 SOURCE = "rows"
@@ -117,6 +117,7 @@ def read_row(row: object, name: str = "row") -> ScoredRow:
         template=template,
         meta=row.get("meta") or {},
         rewards=read_rewards(row.get("rewards")),
+        rubric=read_rubric(row.get("rubric")),
     )
     same = [row.get(key) for key in ("prompt", "truth", "media", "rewards")]
     group = json.dumps(row.get("group", same), sort_keys=True)
