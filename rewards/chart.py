@@ -62,7 +62,7 @@ class Chart(AnswerVerifier):
     def _meets(self, answer: str, wanted: str) -> bool:
         wanted = wanted.strip()
         if not _NUMBER.fullmatch(wanted) or _YEAR.fullmatch(wanted):
-            return text.normalised(answer) == text.normalised(wanted)
+            return text.equal(answer, wanted)
         right, _ = parsing.number(wanted)
         stated, _ = parsing.number(answer)
         if right is None or stated is None:

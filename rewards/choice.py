@@ -27,7 +27,7 @@ class Choice(AnswerVerifier):
 
     Refuses: several different letters, a letter with another option's text anywhere in the answer,
     letters inside words and names (`vitamin B`), the A of "A dog", a letter beyond the options, one that
-    is denied or left open (`not B`, `B?`).
+    is denied or left open (`not B`, `B?`), a grade (`B+`).
 
     Source: VisualThinker-R1-Zero's "last stand-alone letter".
     Differs: an answer that names several options picks none, so that listing them all cannot pay.
@@ -73,8 +73,7 @@ class Choice(AnswerVerifier):
         right = _letter(truth)
         if right is None:  # the truth is a text without options to choose from
             assert truth.choice is not None
-            same = text.normalised(answer) == text.normalised(truth.choice)
-            return Verdict(float(same), answer=answer)
+            return Verdict(float(text.equal(answer, truth.choice)), answer=answer)
         return Verdict(float(picked == right), answer=picked, note=note)
 
 

@@ -40,13 +40,14 @@ class ClassName(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with the class's names."""
         assert truth.text is not None
-        right = {_plain(name) for name in truth.text}
+        names = [*truth.text]
         for name, others in self.aliases.items():
-            if _plain(name) in right:
-                right.update(map(_plain, others))
-        stated = _plain(answer)
-        return Verdict(float(stated in right), answer=stated)
+            if any(text.equal(_spaced(name), _spaced(accepted)) for accepted in truth.text):
+                names += others
+        stated = _spaced(answer)
+        right = any(text.equal(stated, _spaced(name)) for name in names)
+        return Verdict(float(right), answer=text.normalised(stated))
 
 
-def _plain(name: str) -> str:
-    return text.normalised(name.replace("_", " ").replace("-", " "))
+def _spaced(name: str) -> str:
+    return name.replace("_", " ").replace("-", " ")

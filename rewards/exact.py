@@ -20,7 +20,7 @@ class Exact(AnswerVerifier):
     Published sets: R1-V, R1-AQA, VideoChat-R1 cls, VLM-R1 all_match, Visionary-R1: the defaults.
 
     Refuses: an empty answer, an answer that merely contains the text, a symbolic match of numbers
-    inside names (`Airbus 747` is not `Boeing 747`).
+    inside names (`Airbus 747` is not `Boeing 747`), a question (`7?`).
 
     Source: R1-V's accuracy reward, without its symbolic stage.
 
@@ -39,6 +39,8 @@ class Exact(AnswerVerifier):
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare with every accepted text."""
         assert truth.text is not None
-        form = text.normalised if self.normalise else str.strip
-        plain = form(answer)
-        return Verdict(float(any(plain == form(accepted) for accepted in truth.text)), answer=plain)
+        if not self.normalise:
+            plain = answer.strip()
+            return Verdict(float(plain in map(str.strip, truth.text)), answer=plain)
+        right = any(text.equal(answer, accepted) for accepted in truth.text)
+        return Verdict(float(right), answer=text.normalised(answer))

@@ -77,5 +77,5 @@ def _same(stated: Any, right: Any) -> bool:
     if isinstance(stated, int | float) and isinstance(right, int | float):
         return stated == right
     if isinstance(stated, str) and isinstance(right, str):
-        return text.normalised(stated) == text.normalised(right)
+        return text.equal(stated, right)
     return False

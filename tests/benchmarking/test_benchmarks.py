@@ -19,14 +19,16 @@ from vlmrl import plugins
 from vlmrl.benchmarking import scoring
 from vlmrl.benchmarking.aggregates import AGGREGATES, Rows, estimate, statistic_of
 from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
+from vlmrl.benchmarking.scorers import SCORERS
 from vlmrl.benchmarking.scoring import Result
 from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.comparison import estimate_difference
 from vlmrl.features.benchmarks.export import export_answers
+from vlmrl.features.verify.attack_bench import FRAGMENTS
 from vlmrl.media.access import Access
 from vlmrl.media.decode import decode
-from vlmrl.schema import Sample
+from vlmrl.schema import Frame, Sample
 from vlmrl.schema.media import Audio
 
 NAMES = plugins.names("benchmark")
@@ -36,6 +38,7 @@ HARNESSES += ("mmau", "next_gqa", "daily_omni")
 HARNESSES += ("mmbench_gui", "coat", "gui_odyssey", "ui_vision", "os_atlas", "time_r1")
 HARNESSES += ("moment_detr", "robospatial", "mmau_pro")
 HARNESSES += ("charxiv",)
+FRAME = Frame(640, 480, duration=60.0)
 
 
 def values(result: Result) -> dict[str, float]:
@@ -111,6 +114,20 @@ def test_a_clone_of_the_published_data_is_read_as_it_is(tmp_path: Path, name: st
     written.unlink()
     rows = BenchmarkCard(open_benchmark(name, str(data)), "ours").rows(benchmark.split)
     assert len(rows) == len(ROWS[name]) * len(CLONES[name])
+
+
+@pytest.mark.slow
+def test_no_answer_ends_an_official_rule(tmp_path: Path) -> None:
+    scorers = {
+        official.scorer: (name, official.protocol)
+        for name in NAMES
+        for official in open_benchmark(name, "").officials
+    }
+    for scorer, (name, protocol) in scorers.items():
+        sample = opened(tmp_path / scorer, name, protocol).sample(0)
+        for fragment in ("", *FRAGMENTS):
+            score = SCORERS[scorer](fragment * (2048 // max(1, len(fragment))), sample, FRAME)
+            assert score.value is None or 0 <= score.value <= 1, (scorer, fragment)
 
 
 HAND = [(name, protocol) for name, case in CASES.items() for protocol in case["hand"]]

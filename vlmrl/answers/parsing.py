@@ -214,6 +214,8 @@ _DENIAL = re.compile(
 _DENIED = re.compile(
     r"\b(?:yes|no)\b\W{1,9}(?:is|was|would\s{1,9}be)\s{1,9}(?:not|wrong|false|incorrect|untrue)\b"
 )
+_GRADE = re.compile(rf"{claims.VALUE}(?:[+#]|[-−–]\W*$)")
+"""A letter with a sign makes a grade or a name of its own: `B+`, `C#`."""
 _WORDS = re.compile(r"\w+")
 _NO_NAME = re.compile(r"(?:no|not|without)\s(.+)", re.DOTALL)
 _ANNOUNCED = re.compile(r"\b(?:right|correct|best|final)\s{1,9}(?:answer|option|choice)\b")
@@ -308,6 +310,8 @@ def _unless_doubted(
     """Return a letter, unless its statement takes it back; a text that is verbatim an option's does not."""
     if stated and any(stated.strip() == option.strip() for option in options or ()):
         return letter, ""
+    if not stated and _GRADE.search(statement):
+        return None, f"{letter} is in a name"
     why = claims.doubt(statement)
     return (None, why) if why else (letter, "")
 

@@ -15,6 +15,7 @@ from rapidfuzz.distance import LCSseq, Levenshtein
 _ENDS = string.punctuation + "“”‘’。、"
 _SIGN = re.compile(r"(~~|[-!]|[<>]=?|(?<!\.)\.)[\s($\[{]*$")
 _MARK = re.compile(r"\s?(\+)")
+_ASKING = re.compile(r"[?？؟][^\w?？؟]{0,9}$")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SPOKEN = re.compile(r"\w+(?:'\w+)*")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -53,6 +54,15 @@ def normalised(text: str) -> str:
         sign, mark = _SIGN.search(before[-9:]), _MARK.match(after)
         bare = f"{sign[1] if sign else ''}{bare}{mark[1] if mark else ''}"
     return collapsed(bare) or folded
+
+
+def equal(answer: str, accepted: str) -> bool:
+    """Return whether two texts are alike once `normalised`.
+
+    An answer that ends in a question mark which the accepted text lacks leaves itself open: "7?".
+    """
+    asks = _ASKING.search(answer) and not _ASKING.search(accepted)
+    return not asks and normalised(answer) == normalised(accepted)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,6 +26,10 @@ _NUMBER_WORDS = {
 }
 
 
+_MOST = 10**300
+"""About the largest number that a float can be."""
+
+
 def vsi_number(answer: str) -> float | None:
     """Return the first number, in digits or in words: lmms-eval 0.7.3 on VSI-Bench.
 
@@ -51,6 +55,8 @@ def vsi_number(answer: str) -> float | None:
             total, current = total + max(current, 1) * 1000, 0
         else:
             current += number or 0
+        if max(total, current) > _MOST:  # an error there
+            return None
     return float(total + current)
 
 

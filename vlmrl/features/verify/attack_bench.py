@@ -231,31 +231,39 @@ LEAST_S, MOST_S = 0.01, 0.4
 def measure_growth(
     spec: Spec, case: Honest, mates: Sequence[Honest], fragment: str
 ) -> tuple[float, str]:
-    """Return the largest factor of time for twice the text, over two doublings, and how it grew.
+    """Return the largest growth of a verifier's time, as `largest_growth`, and how it grew.
 
     Runs in a worker of the pool; the repeated fragment is the answer of one text and all of another.
     """
-    verifier, worst, how = build(spec), 1.0, ""
-    for whole in (True, False):
-        times: list[float] = []
-        for power in DOUBLINGS:
-            text = fragment * (2**power // len(fragment))
-            text = text if whole else lay_out(case.sample, text)
-            spent = []
-            for _ in range(2):
-                start = time.process_time()
-                guard(verifier, judge_among_honest, spec, case, text, mates, 0.0)
-                spent.append(time.process_time() - start)
-            times.append(min(spent))
-            if len(times) > 2 and times[-3] >= LEAST_S:
-                factor = math.sqrt(times[-1] / times[-3])
-                if factor > worst:
-                    worst, how = (
-                        factor,
-                        f"{times[-3]:.2g} s, {times[-1]:.2g} s for 4 times the text",
-                    )
-            if times[-1] > MOST_S:
-                break
+    verifier = build(spec)
+
+    def call(text: str) -> None:
+        guard(verifier, judge_among_honest, spec, case, text, mates, 0.0)
+
+    return max(
+        largest_growth(call, fragment),
+        largest_growth(lambda text: call(lay_out(case.sample, text)), fragment),
+    )
+
+
+def largest_growth(call: Callable[[str], object], fragment: str) -> tuple[float, str]:
+    """Return the largest factor of a call's time for twice the text, over two doublings, and how it grew."""
+    worst, how, times = 1.0, "", list[float]()
+    for power in DOUBLINGS:
+        text = fragment * (2**power // len(fragment))
+        spent = []
+        for _ in range(2):
+            start = time.process_time()
+            call(text)
+            spent.append(time.process_time() - start)
+        times.append(min(spent))
+        if len(times) > 2 and times[-3] >= LEAST_S:
+            factor = math.sqrt(times[-1] / times[-3])
+            if factor > worst:
+                worst = factor
+                how = f"{times[-3]:.2g} s, {times[-1]:.2g} s for 4 times the text"
+        if times[-1] > MOST_S:
+            break
     return worst, how
 
 
