@@ -1,6 +1,7 @@
 """Advantages, surrogates, divergences, aggregations, and the recipes made of them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from vlmrl.algorithms import losses as surrogates
 from vlmrl.algorithms.losses import aggregate
 from vlmrl.errors import UserError
 from vlmrl.parts.algorithms.dapo import overlong_penalty
-from vlmrl.schema import PromptBatch, Rewards, Rollouts
+from vlmrl.schema import MicroBatch, PromptBatch, Rewards, Rollouts, TrainBatch
+from vlmrl.training.dynamic_sampling import GroupSelection
 
 # ------------------------------------------------------------------------------------ advantages
 
@@ -96,6 +98,95 @@ def test_gpg_scales_up_by_the_groups_that_carry_no_gradient():
         rewards, rollouts_of(rewards)
     )
     assert refilled.values[1].tolist() == [-0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("share", "batches", "trained"), [(1.0, 3, 4), (0.75, 2, 3), (0.5, 2, 3), (0.25, 1, 1)]
+)
+def test_dynamic_sampling_stops_at_a_share_of_informative_groups(share, batches, trained):
+    options = {"dynamic_sampling_batches": 5, "dynamic_sampling_share": share}
+    recipe = recipe_of("gpg", aggregation="sequence", **options)
+    drawn = [[[0, 1], [1, 1], [0, 0], [0, 0]], [[1, 1], [1, 0], [0, 1], [0, 0]], [[0, 1]] * 4]
+    groups = GroupSelection(recipe, 0.0)
+    for rows in drawn:
+        rewards = replace(rewards_of(rows), verdicts=(({}, {}),) * 4)
+        groups.add(rollouts_of(rewards), rewards)
+        if not groups.is_short:
+            break
+    rollouts, rewards, metrics = groups.join()
+    assert (metrics["rollout/batches"], len(rollouts.completions)) == (batches, trained)
+    assert metrics["rollout/groups_short"] == 0
+    found = recipe.advantages(rewards, rollouts)
+    # GPG's code fills up with uniform groups to four and multiplies by alpha, 4 / trained: the same mean.
+    filled = torch.cat([rewards.total, torch.zeros(4 - trained, 2)])
+    published = 4 / trained * (filled - filled.mean(-1, keepdim=True)) / filled.numel()
+    torch.testing.assert_close(found.values / rewards.total.numel(), published[:trained])
+
+
+def test_a_mean_over_prompts_is_that_of_a_plain_loop_however_groups_are_cut():
+    """ScaleRL: the mean over all tokens of a prompt's completions, then over prompts."""
+    lengths, prompts = [3, 5, 1, 2, 4], [0, 0, 1, 1, 1]
+    noise = torch.Generator().manual_seed(0)
+    new = -torch.rand(5, 5, generator=noise)
+    values = torch.randn(5, 1, generator=noise)
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    posed = rollouts_of(rewards_of([[0], [1]])).batch.prompts
+
+    def gradient(cuts):
+        micro = [
+            MicroBatch(
+                tuple(posed[p] for p in sorted({prompts[i] for i in rows})),
+                torch.tensor([sorted({prompts[j] for j in rows}).index(prompts[i]) for i in rows]),
+                torch.zeros(len(rows), 5).long(),
+                mask[rows],
+                new[rows],
+                values[rows],
+                torch.ones(len(rows)),
+            )
+            for rows in cuts
+        ]
+        recipe = recipe_of("cispo", aggregation="prompt")
+        (batch,) = recipe.prepare([TrainBatch(tuple(micro), sum(lengths), 5, 5)])
+        slope, total = torch.zeros(5, 5), 0.0
+        for rows, part in zip(cuts, batch.micro, strict=True):
+            own = new[rows].requires_grad_()
+            given = inputs_of(own, values[rows], mask=mask[rows], weights=part.weights)
+            found = recipe.loss(replace(given, num_tokens=sum(lengths), num_rollouts=5)).loss
+            slope[rows] = torch.autograd.grad(found, own)[0]
+            total += found.item()
+        return total, slope
+
+    total, slope = 0.0, torch.zeros(5, 5)
+    for p in (0, 1):
+        rows = [i for i in range(5) if prompts[i] == p]
+        tokens = sum(lengths[i] for i in rows)
+        for i in rows:
+            for t in range(lengths[i]):
+                total += -float(values[i] * new[i, t]) / tokens / 2
+                slope[i, t] = -float(values[i]) / tokens / 2
+    for cuts in ([[0, 1, 2, 3, 4]], [[2, 0], [4, 1], [3]]):
+        found = gradient(cuts)
+        assert found[0] == pytest.approx(total, abs=1e-6)
+        torch.testing.assert_close(found[1], slope)
+
+
+def test_on_policy_k3_as_a_loss_has_the_gradient_of_the_forward_divergence():
+    """Its mean over what the policy samples; k2's is that of the reverse divergence."""
+    noise = torch.Generator().manual_seed(0)
+    logits, other = (torch.randn(6, generator=noise).double() for _ in range(2))
+    logits.requires_grad_()
+    policy, reference = logits.log_softmax(-1), other.log_softmax(-1)
+    expected_of = {
+        "k3": (reference.exp() * (reference - policy)).sum(),
+        "k2": (policy.exp() * (policy - reference)).sum(),
+    }
+    for name, divergence in expected_of.items():
+        each = divergences.ESTIMATORS[name](reference - policy)
+        expected = (policy.detach().exp() * each).sum()
+        ours, theirs = (
+            torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (expected, divergence)
+        )
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_long_completions_are_punished_as_published():

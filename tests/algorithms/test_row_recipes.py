@@ -443,6 +443,12 @@ def test_papo_is_paid_for_what_the_media_told():
     assert found.loss.item() == pytest.approx(grpo - 0.3 * gap, abs=1e-6)
     tokens = int(inputs.mask.sum())
     assert found.metrics["loss/perception"].item() == pytest.approx(gap * tokens, rel=1e-5)
+    surer = recipe_of("papo", perception=0.3, double_entropy=0.03).loss(seeing)
+    unsure = [-float(p) for p in inputs.new.detach()[inputs.mask]]
+    assert (surer.loss - found.loss).item() == pytest.approx(0.03 * sum(unsure) / tokens, abs=1e-6)
+    slopes = [torch.autograd.grad(x.loss, inputs.new, retain_graph=True)[0] for x in (surer, found)]
+    expected = torch.where(inputs.mask, -0.03 / tokens, 0.0)
+    torch.testing.assert_close(slopes[0] - slopes[1], expected, atol=1e-7, rtol=0)
     far = replace(inputs, extra={"masked_media": inputs.new.detach() + 9})
     assert recipe_of("papo", perception=1.0).loss(far).loss.item() == pytest.approx(grpo - 10)
 

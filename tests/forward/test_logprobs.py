@@ -32,6 +32,29 @@ def test_head_logprobs_equal_a_full_log_softmax_with_its_gradients(monkeypatch, 
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_the_entropy_has_the_gradient_of_a_full_softmax_where_it_is_asked_for(monkeypatch, chunk):
+    monkeypatch.setattr(logprobs, "CHUNK", chunk)
+    torch.manual_seed(0)
+    head = torch.nn.Linear(8, 50, bias=False)
+    hidden = torch.randn(10, 8, requires_grad=True)
+    targets, weights, bonus = torch.randint(50, (10,)), torch.randn(10), torch.randn(10)
+
+    ours = logprobs.head_logprobs(hidden, head, targets, 0.7, entropy_gradient=True)
+    full = (head(hidden) / 0.7).log_softmax(-1)
+    theirs = full.gather(1, targets[:, None])[:, 0], -(full.exp() * full).sum(-1)
+
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+    gradients = [
+        torch.autograd.grad((p * weights + h * bonus).sum(), [hidden, head.weight])
+        for p, h in (ours, theirs)
+    ]
+    for mine, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, other)
+    assert not logprobs.head_logprobs(hidden, head, targets, 0.7)[1].requires_grad
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_of_a_mixed_batch_equal_one_plain_hf_forward_per_completion(family):
     made = policy(family)

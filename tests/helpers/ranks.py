@@ -51,6 +51,8 @@ class Case:
     homes: tuple[int, ...] = (0, 1, 0, 1)
     micro_tokens: int = 10**6
     kl: float = 0.0
+    entropy: float = 0.0
+    """Its bonus in the loss."""
     model: dict[str, Any] = field(default_factory=dict)
     shared: str = "off"
     updates: int = 1
@@ -71,8 +73,8 @@ CASES = {
     "unequal numbers of micro-batches": Case(homes=(0, 0, 0, 1), micro_tokens=1),
     "one rank sees text only": Case(homes=(0, 0, 1, 0), micro_tokens=1),
     "one rank has nothing": Case(homes=(1, 1, 1, 1)),
-    "several updates, a reference": Case(kl=0.1, updates=2),
-    "shared forward": Case(shared="on"),
+    "several updates, a reference, entropy": Case(kl=0.1, entropy=0.1, updates=2),
+    "shared forward": Case(shared="on", entropy=0.1),
     "adapter": Case(model={"lora": LoraConfig(rank=4, towers=["vision", "language"])}, kl=0.1),
     "checkpointing": Case(model={"gradient_checkpointing": True}, shared="on"),
     "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}),
@@ -232,7 +234,7 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
             batches = policy.with_reference(batches)
         if case.updates > 1:
             batches = policy.with_old(batches, entropy=case.row_facts)
-        algorithm = Grpo(kl=case.kl)
+        algorithm = Grpo(kl=case.kl, entropy_bonus=case.entropy)
         if case.row_facts:
             algorithm = RowFacts()
             batches = algorithm.prepare(policy.with_masked_media(batches, seed=step))

@@ -28,9 +28,9 @@ from vlmrl.system import distributed
 
 QWEN3 = {"family": "qwen3_vl"}
 CASES = {
-    "plain": Case(),
+    "plain": Case(entropy=0.1),
     "videos": Case(videos=True, micro_tokens=250),
-    "shared": Case(videos=True, shared="on"),
+    "shared": Case(videos=True, shared="on", entropy=0.1),
     "deepstack": Case(videos=True, model=QWEN3),
     "deepstack, shared": Case(videos=True, model=QWEN3, shared="on"),
     "checkpointing": Case(

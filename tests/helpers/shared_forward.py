@@ -38,12 +38,15 @@ def micro_batch(made, images=(1, 2, 0, 1), counts=(3, 2, 4, 1), longest=7, seed=
 
 
 def numbers(made, micro, shared):
-    """Log-probs, entropies, and the gradient of a weighted sum of the log-probs."""
-    logprobs, entropy = completion_logprobs(made.base, made.family, micro, 0.9, made.pad_id, shared)
+    """Log-probs, entropies, and the gradient of a weighted sum of both."""
+    logprobs, entropy = completion_logprobs(
+        made.base, made.family, micro, 0.9, made.pad_id, shared, entropy_gradient=True
+    )
     signs = torch.randn(micro.mask.shape, generator=torch.Generator().manual_seed(1))
-    grads = torch.autograd.grad((logprobs * signs).sum(), made.trainable, allow_unused=True)
+    total = (logprobs * signs + 0.3 * entropy * signs.flip(-1)).sum()
+    grads = torch.autograd.grad(total, made.trainable, allow_unused=True)
     flat = torch.cat([g.flatten() for g in grads if g is not None])
-    return logprobs.detach(), entropy, flat
+    return logprobs.detach(), entropy.detach(), flat
 
 
 def gaps(made, micro):

@@ -7,6 +7,7 @@ float64.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -67,7 +68,8 @@ def own_denominators(
     for batch in batches:
         sizes = torch.zeros(2, dtype=torch.float64)
         for micro in batch.micro:
-            size = micro.mask.sum(-1) if aggregation == "token" else torch.ones(len(micro.group))
+            by_token = aggregation in ("token", "prompt")
+            size = micro.mask.sum(-1) if by_token else torch.ones(len(micro.group))
             for which in (0, 1):
                 sizes[which] += size[part(micro) == bool(which)].sum()
         sizes *= distributed.speaks_for_sequence()
@@ -76,6 +78,36 @@ def own_denominators(
 
         def make(micro: MicroBatch, factors: torch.Tensor = factors) -> MicroBatch:
             return replace(micro, weights=micro.weights * factors[part(micro).long()])
+
+        weighted += change([batch], make)
+    return weighted
+
+
+def mean_over_prompts(batches: Sequence[TrainBatch]) -> list[TrainBatch]:
+    """Return the batches with row weights that make a mean over tokens a mean over prompts of such means.
+
+    A row's weight is multiplied by (tokens of the batch) / (prompts of the batch * tokens of its prompt),
+    so that every prompt counts alike, however long its completions are.
+
+    Source: Khatri et al. 2025 (ScaleRL), arXiv 2510.13786, section 4: the loss by prompt averages.
+    """
+    weighted = []
+    for batch in batches:
+        tokens: dict[int, int] = defaultdict(
+            int
+        )  # by prompt: a group may be in several micro-batches
+        for micro in batch.micro:
+            for which, size in zip(micro.group.tolist(), micro.mask.sum(-1).tolist(), strict=True):
+                tokens[id(micro.prompts[which])] += size
+        own = sum(size > 0 for size in tokens.values()) * distributed.speaks_for_sequence()
+        mean = batch.num_tokens / max(sum(distributed.gather(own)), 1)
+
+        def make(
+            micro: MicroBatch, tokens: dict[int, int] = tokens, mean: float = mean
+        ) -> MicroBatch:
+            sizes = [tokens[id(prompt)] for prompt in micro.prompts]
+            factors = torch.tensor([mean / max(size, 1) for size in sizes])
+            return replace(micro, weights=micro.weights * factors[micro.group])
 
         weighted += change([batch], make)
     return weighted

@@ -41,6 +41,8 @@ class LossInputs:
     progress: float = 0.0
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """[B, 1] or [B, T] by name, see `MicroBatch.extra`."""
+    entropy: torch.Tensor | None = None
+    """Entropy of the policy at each token, with gradient; None unless `Objective.entropy_gradient`."""
 
     def of_origin(self, origin: Origin) -> torch.Tensor:
         """Return which rows are of this origin, bool [B, 1]."""
@@ -63,6 +65,10 @@ class LossOutput:
 class Objective(Protocol):
     """What the policy asks of whatever it is trained with, the cold start included."""
 
+    @property
+    def entropy_gradient(self) -> bool:
+        """Whether `loss` reads `LossInputs.entropy`."""
+
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Compute the loss of one micro-batch."""
 
@@ -78,6 +84,8 @@ class Algorithm(Objective, Protocol):
     """Completions in which it changes by at most about a fifth."""
     dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
+    dynamic_sampling_share: float
+    """Share of a batch's groups that are informative at which it stops."""
     reads_completions: ClassVar[bool]
     """Whether `shape` or `advantages` read tokens or texts of completions: with several ranks all then
     get those of all, else only lengths, finish reasons, versions and origins (`RemoteCompletion`)."""

@@ -47,12 +47,15 @@ def k1(d: torch.Tensor) -> torch.Tensor:
 
 
 def k2(d: torch.Tensor) -> torch.Tensor:
-    """Return d^2 / 2: biased, but its on-policy gradient is the divergence's own."""
+    """Return d^2 / 2: biased, but as a loss its on-policy gradient is the divergence's own."""
     return d.square() / 2
 
 
 def k3(d: torch.Tensor) -> torch.Tensor:
-    """Return exp(d) - d - 1: unbiased, never negative. Shao et al. 2024 (GRPO), arXiv 2402.03300, eq. 4."""
+    """Return exp(d) - d - 1: unbiased, never negative. Shao et al. 2024 (GRPO), arXiv 2402.03300, eq. 4.
+
+    As a loss its on-policy gradient is that of the forward divergence, KL(reference || policy).
+    """
     return d.exp() - d - 1
 
 
@@ -74,7 +77,7 @@ def kl(
 # choices of the config, and in `AGGREGATIONS`.
 
 
-Aggregation = Literal["sequence", "token", "sum", "constant"]
+Aggregation = Literal["sequence", "token", "prompt", "sum", "constant"]
 
 
 class Sums(NamedTuple):
@@ -109,7 +112,14 @@ def constant(sums: Sums) -> torch.Tensor:
     return sums.losses.sum() / max(sums.num_rollouts * sums.max_tokens, 1)
 
 
-AGGREGATIONS = {"sequence": sequence, "token": token, "sum": summed, "constant": constant}
+AGGREGATIONS = {
+    "sequence": sequence,
+    "token": token,
+    # The rows' weights, see `advantages.mean_over_prompts`, make it a mean over prompts.
+    "prompt": token,
+    "sum": summed,
+    "constant": constant,
+}
 
 
 def aggregate(

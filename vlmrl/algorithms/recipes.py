@@ -49,8 +49,8 @@ class Recipe:
     """Divide advantages by the standard deviation of the group, of the batch, or not."""
     aggregation: Aggregation = "sequence"
     """Loss over tokens. sequence: mean per completion, then over completions; token: mean over all
-    tokens; sum: sum per completion, then mean over completions; constant: as sum, over
-    `rollout.max_tokens`."""
+    tokens; prompt: mean over all tokens of a prompt's completions, then over prompts; sum: sum per
+    completion, then mean over completions; constant: as sum, over `rollout.max_tokens`."""
     kl: float = 0.0
     """Weight of the divergence from the reference; 0: no reference is made."""
     kl_estimator: losses.Estimator = "k3"
@@ -70,6 +70,9 @@ class Recipe:
     teacher_kl_in_advantage: bool = False
     """Add log teacher - log policy to the advantage of each token, where the recipe's ratio and clip hold
     it; else half its square is a part of the loss, whatever the recipe."""
+    entropy_bonus: float = 0.0
+    """Weight of the entropy of the policy at each loss token, which is taken off the loss; below 0 the loss
+    lowers the entropy. The gradient is that of the whole distribution."""
     correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"
     """For tokens that other weights, or another engine, sampled. Old is the trainer's policy at the
     start of the step. truncated: the loss times min(old / sampling probability, importance_cap).
@@ -88,12 +91,18 @@ class Recipe:
     log sampling - log policy exceeds this (DeepSeek-V3.2, arXiv 2512.02556, eq. 9). None: all have."""
     dynamic_sampling_batches: int = 0
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
+    dynamic_sampling_share: float = 1.0
+    """It stops once this share of a batch's groups is informative; the step trains on those alone."""
 
     def __post_init__(self) -> None:
         for name in ("kl", "teacher_kl", "dynamic_sampling_batches"):
             if getattr(self, name) < 0:
                 raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
         check_positive(self, "importance_cap", "kl_horizon")
+        if not 0 < self.dynamic_sampling_share <= 1:
+            raise ValueError(
+                f"expected dynamic_sampling_share in (0, 1], got {self.dynamic_sampling_share}"
+            )
         check_correction(self)
         if self.kl_target is not None and (self.kl_target <= 0 or self.kl == 0):
             raise ValueError(
@@ -125,6 +134,11 @@ class Recipe:
         if self.teacher_kl:
             passes += ["old", "teacher"] if self.teacher_kl_in_advantage else ["teacher"]
         return tuple(passes)
+
+    @property
+    def entropy_gradient(self) -> bool:
+        """Whether the loss reads entropies."""
+        return self.entropy_bonus != 0
 
     def shape(
         self, rewards: Rewards, rollouts: Rollouts, max_tokens: int, progress: float = 0.0
@@ -173,7 +187,12 @@ class Recipe:
         )
 
     def prepare(self, batches: Sequence[TrainBatch], progress: float = 0.0) -> Sequence[TrainBatch]:
-        """Return the batches with the divergences that are a part of the reward in the advantages, [B, T]."""
+        """Return the batches with the divergences that are a part of the reward in the advantages, [B, T].
+
+        With `aggregation: prompt` their rows get the weights that make a mean over tokens one over prompts.
+        """
+        if self.aggregation == "prompt":
+            batches = advantages.mean_over_prompts(batches)
         if self.kl and self.kl_in_reward:
             batches = advantages.charge(batches, self.kl)
         if self.teacher_kl and self.teacher_kl_in_advantage:
@@ -270,6 +289,9 @@ class Recipe:
             metrics = {**metrics, "loss/teacher_kl": advantages.gap(inputs)}
             if not self.teacher_kl_in_advantage:
                 per_token = per_token + self.teacher_kl * advantages.penalty(inputs)
+        if self.entropy_bonus:
+            assert inputs.entropy is not None
+            per_token = per_token - self.entropy_bonus * inputs.entropy
         if "imitate" in inputs.extra:
             copied = -inputs.extra["imitate"] * torch.where(inputs.mask, inputs.new, 0.0)
             per_token, metrics = per_token + copied, {**metrics, "loss/imitation": copied}

@@ -46,18 +46,19 @@ def completion_logprobs(
     pad_id: int,
     shared: bool = False,
     split: Split | None = None,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-prob of every completion token and the entropy there, both [B, T] float32.
 
-    Values outside `micro.mask` are 0. Entropies carry no gradient. The distribution is
-    the one at the sampling temperature. `shared` computes every prompt once. The ranks of a `split`
-    compute a slice of the tokens each and get all of them; all call with the same micro-batch.
+    Values outside `micro.mask` are 0. Entropies carry a gradient only with `entropy_gradient`. The
+    distribution is the one at the sampling temperature. `shared` computes every prompt once. The ranks of
+    a `split` compute a slice of the tokens each and get all of them; all call with the same micro-batch.
     """
     if shared:
         hidden, own = shared_hidden(model, family, micro, split)
     else:
         hidden, own = _plain_hidden(model, family, micro, pad_id, split)
-    sums = scored_logprobs(hidden, family.head(model), micro, temperature, own)
+    sums = scored_logprobs(hidden, family.head(model), micro, temperature, own, entropy_gradient)
     return sums if split is None else (split.sum(sums[0]), split.sum(sums[1]))
 
 
@@ -67,6 +68,7 @@ def scored_logprobs(
     micro: MicroBatch,
     temperature: float,
     own: torch.Tensor | None = None,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do as `completion_logprobs` from the hidden states [N, H] that predict the scored tokens.
 
@@ -78,7 +80,7 @@ def scored_logprobs(
     if own is not None:
         here = own.to(device)
         targets, index = targets[here], (index[0][here], index[1][here])
-    logprob, entropy = head_logprobs(hidden, head, targets, temperature)
+    logprob, entropy = head_logprobs(hidden, head, targets, temperature, entropy_gradient)
     out = torch.zeros(micro.mask.shape, dtype=torch.float32, device=device)
     return out.index_put(index, logprob), out.index_put(index, entropy)
 
@@ -208,11 +210,16 @@ def without_dropout(model: torch.nn.Module) -> Iterator[None]:
 
 
 def head_logprobs(
-    hidden: torch.Tensor, head: torch.nn.Module, targets: torch.Tensor, temperature: float
+    hidden: torch.Tensor,
+    head: torch.nn.Module,
+    targets: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-prob of each target and the entropy, [N] float32 each, from hidden [N, H].
 
-    At most CHUNK x V logits exist at a time; the backward recomputes them.
+    At most CHUNK x V logits exist at a time, with `entropy_gradient` twice as many in the backward, which
+    recomputes them. Without it the entropy has no gradient.
 
     Raises:
         ValueError: the head has a bias.
@@ -220,7 +227,7 @@ def head_logprobs(
     if getattr(head, "bias", None) is not None:
         raise ValueError("language-model heads with a bias are not supported")
     weight: torch.Tensor = head.weight  # type: ignore[assignment]
-    return _HeadLogProbs.apply(hidden, weight, targets, temperature)
+    return _HeadLogProbs.apply(hidden, weight, targets, temperature, entropy_gradient)
 
 
 class _HeadLogProbs(torch.autograd.Function):
@@ -232,7 +239,12 @@ class _HeadLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, tau: float
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        tau: float,
+        entropy_gradient: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies, normalisers = [], [], []
         (low,) = cast(weight)
@@ -244,15 +256,18 @@ class _HeadLogProbs(torch.autograd.Function):
             logits.sub_(normaliser[:, None])
             entropies.append(-(logits.exp() * logits).sum(-1))
             normalisers.append(normaliser)
-        ctx.save_for_backward(hidden, weight, targets, torch.cat(normalisers))
         ctx.tau = tau
         entropy = torch.cat(entropies)
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(
+            hidden, weight, targets, torch.cat(normalisers), entropy if entropy_gradient else None
+        )
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return torch.cat(logprobs), entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, targets, normalisers = ctx.saved_tensors
+        hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
         need_hidden, need_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight) if need_weight else None
@@ -262,14 +277,29 @@ class _HeadLogProbs(torch.autograd.Function):
             h = hidden[part].to(ctx.dtype)
             # d logp / d logits = onehot(target) - softmax, over the temperature
             logits = (h @ low.T).float() / ctx.tau
-            grad = logits.sub_(normalisers[part, None]).exp_().neg_()
+            logits.sub_(normalisers[part, None])
+            of_entropy = None
+            if entropies is not None:
+                of_entropy = _entropy_gradient(logits, entropies[part], grads[1][part] / ctx.tau)
+            grad = logits.exp_().neg_()
             grad[torch.arange(len(h), device=h.device), targets[part]] += 1
-            grad = (grad * (grads[0][part, None] / ctx.tau)).to(ctx.dtype)
+            grad = grad * (grads[0][part, None] / ctx.tau)
+            if of_entropy is not None:
+                grad += of_entropy
+            grad = grad.to(ctx.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = (grad @ low).to(hidden.dtype)
             if grad_weight is not None:
                 _add_product(grad_weight, grad, h)
-        return grad_hidden, grad_weight, None, None
+        return grad_hidden, grad_weight, None, None, None
+
+
+def _entropy_gradient(
+    logprobs: torch.Tensor, entropies: torch.Tensor, grad: torch.Tensor
+) -> torch.Tensor:
+    """Return d entropy / d logits = -p (log p + entropy), times `grad` [N]; log-probs p [N, V]."""
+    gradient = logprobs + entropies[:, None]
+    return gradient.mul_(logprobs.exp()).mul_(-grad[:, None])
 
 
 def _add_product(total: torch.Tensor, grad: torch.Tensor, hidden: torch.Tensor) -> None:

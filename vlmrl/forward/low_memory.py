@@ -29,6 +29,7 @@ def one_by_one(
     micro: MicroBatch,
     temperature: float,
     autocast: Callable[[], AbstractContextManager[Any]],
+    entropy_gradient: bool = False,
 ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
     """Yield for every row of `micro` its number, a micro-batch of it, log-probs and entropies [1, T].
 
@@ -45,14 +46,18 @@ def one_by_one(
             if family.two_way_media and part.encoded[1:]:
                 # Its mask looks up tokens of the prompt, which a row behind a prefix leaves out.
                 with autocast():
-                    alone = completion_logprobs(model, family, part, temperature, 0, shared=True)
+                    alone = completion_logprobs(
+                        model, family, part, temperature, 0, True, None, entropy_gradient
+                    )
                 yield int(row), part, *alone
                 continue
             tokens = part.token_ids[0, : int(part.lengths)]
             with autocast():
                 hidden = _continue_prefix(prefix, model, family, part, tokens)
                 scored = hidden[part.mask[0, : len(tokens)].to(hidden.device)]
-                logprobs = scored_logprobs(scored, family.head(model), part, temperature)
+                logprobs = scored_logprobs(
+                    scored, family.head(model), part, temperature, None, entropy_gradient
+                )
             yield int(row), part, *logprobs
         # The prompt's backward, from the gradients that the completions left.
         pairs = zip(prefix.computed, prefix.leaves, strict=True)

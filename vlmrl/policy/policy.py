@@ -257,7 +257,12 @@ class Policy:
         self.sharing.decide((max(distributed.gather(gap)), off), self.config.dtype)
 
     def _forward(
-        self, model: object, micro: MicroBatch, shared: bool, together: bool = True
+        self,
+        model: object,
+        micro: MicroBatch,
+        shared: bool,
+        together: bool = True,
+        entropy_gradient: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run a forward; `together`: the ranks that share tokens all call it with this micro-batch."""
         split = self.split if together else None
@@ -265,7 +270,14 @@ class Policy:
         def work() -> tuple[torch.Tensor, torch.Tensor]:
             with self._autocast():
                 return completion_logprobs(
-                    model, self.family, micro, self.temperature, self.pad_id, shared, split
+                    model,
+                    self.family,
+                    micro,
+                    self.temperature,
+                    self.pad_id,
+                    shared,
+                    split,
+                    entropy_gradient,
                 )
 
         return work() if self.sharded is None else self.sharded.run(work)
@@ -283,13 +295,13 @@ class Policy:
         return both[0], both[1]
 
     def one_by_one(
-        self, model: object, micro: MicroBatch
+        self, model: object, micro: MicroBatch, entropy_gradient: bool = False
     ) -> Iterator[tuple[int, MicroBatch, torch.Tensor, torch.Tensor]]:
         """Run the low-memory forward of policy or reference; see `low_memory.one_by_one`."""
         from vlmrl.forward import low_memory  # only where it is asked for
 
         return low_memory.one_by_one(
-            model, self.family, micro, self.temperature, autocast=self._autocast
+            model, self.family, micro, self.temperature, self._autocast, entropy_gradient
         )
 
     # -------------------------------------------------------------------------- forwards before an update
@@ -503,12 +515,15 @@ class Policy:
     ) -> dict[str, float]:
         sums: dict[str, float] = {}
         if self.sharing.setting == "low_memory":
-            for _, part, new, entropy in self.one_by_one(self.base, micro):
+            rows = self.one_by_one(self.base, micro, objective.entropy_gradient)
+            for _, part, new, entropy in rows:
                 add(sums, self._backward_loss(part, new, entropy, batch, objective, progress))
             shared = True
         else:
             shared = self.uses_shared_forward(micro)
-            new, entropy = self._forward(self.base, micro, shared)
+            new, entropy = self._forward(
+                self.base, micro, shared, entropy_gradient=objective.entropy_gradient
+            )
             add(sums, self._backward_loss(micro, new, entropy, batch, objective, progress))
         sums["update/shared"] = float(micro.mask.sum()) * shared
         return sums
@@ -544,6 +559,7 @@ class Policy:
                 max_tokens=batch.max_tokens,
                 progress=progress,
                 extra=extra,
+                entropy=entropy if objective.entropy_gradient else None,
             )
         )
         out.loss.backward()

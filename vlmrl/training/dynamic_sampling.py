@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -15,12 +16,13 @@ Scored = tuple[Rollouts, Rewards]
 
 
 class GroupSelection:
-    """The groups that one step trains on: P informative ones, selected from several batches.
+    """The groups that one step trains on: P informative ones, or a share of P, selected from several batches.
 
     At most `1 + algorithm.dynamic_sampling_batches` batches are drawn; when they run out, the step
     continues with fewer groups. With 0 the groups are those of the one batch, informative or not.
 
-    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11.
+    Source: Yu et al. 2025 (DAPO), arXiv 2503.14476, eq. 11; the share: Chu et al. 2025 (GPG), arXiv
+    2504.02546.
     """
 
     def __init__(self, algorithm: Algorithm, progress: float) -> None:
@@ -35,12 +37,19 @@ class GroupSelection:
         return len(self._selected)
 
     @property
+    def _num_missing(self) -> int:
+        """Informative groups without which the step does not stop drawing."""
+        needed = self._algorithm.dynamic_sampling_share * self._wanted - 1e-9  # 0.7 * 10 is above 7
+        return max(0, math.ceil(needed) - self._num_selected)
+
+    @property
     def is_short(self) -> bool:
         """True while groups are missing and another batch may be drawn."""
         if not self._selected:
             return True
-        missing = self._num_selected < self._wanted
-        return missing and self.num_batches <= self._algorithm.dynamic_sampling_batches
+        return (
+            self._num_missing > 0 and self.num_batches <= self._algorithm.dynamic_sampling_batches
+        )
 
     def add(
         self, rollouts: Rollouts, rewards: Rewards, curves: Mapping[str, float] | None = None
@@ -73,7 +82,7 @@ class GroupSelection:
             return *self._selected[0], curves
         metrics = {
             "rollout/batches": float(self.num_batches),
-            "rollout/groups_short": float(self._wanted - self._num_selected),
+            "rollout/groups_short": float(self._num_missing),
             "rollout/refused_share": 1 - self._num_informative / self._num_drawn,
         }
         return *_join(self._selected), curves | metrics

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -210,6 +210,8 @@ def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:
 @dataclass(frozen=True)
 class Imitation:
     """The loss of the cold start: mean negative log-likelihood of the demonstrations' tokens."""
+
+    entropy_gradient: ClassVar[bool] = False
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Return this micro-batch's share of -mean log p, weighted by the samples' weights."""

@@ -3,7 +3,9 @@
 Source: Chu et al. 2025, arXiv 2504.02546: loss -A * log-prob, A = alpha * (r - mean) / F_norm with
 F_norm = 1, and alpha = B / (B - M) for M uniform groups among B, which only dilute the gradient.
 The paper averages over tokens; its multimodal code over completions (`aggregation: sequence`).
-Differs: its threshold for drawing more batches is `dynamic_sampling_batches`, which asks for a full batch.
+Its threshold for drawing more batches is `dynamic_sampling_share`: the step then trains on the groups with a
+gradient alone, alpha being 1. Its code fills the batch with uniform groups and scales by alpha, which is the
+same mean over completions.
 """
 
 from __future__ import annotations
