@@ -163,6 +163,8 @@ def _question(
     first = turns[0] if isinstance(turns, list) and turns else {}
     names = ("from", "value") if "from" in first else ("role", "content")
     ours, _ = read_turns(turns, media, key, *names)
+    if "turns" in ours:
+        raise UserError(f"key {key!r}: expected a question and answers, got calls of tools")
     kept = {kind: list(ours[kind]) for kind in LISTS if ours.get(kind)}
     history = ours["history"] or []
     if not history and not ours["system"]:

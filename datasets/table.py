@@ -50,7 +50,8 @@ class Table(Card):
     seconds); `number`; `choice`, `options` (the right letter or text; the texts); `labels` (names);
     `fields` (an object of named values) or another kind of truth (`vlmrl list truths`); `none` (true
     where the question cannot be answered, or where there is nothing to find); `thought` (for the cold
-    start), `<info>` and so on (what stands in that tag of the template, for the cold start);
+    start), `turns` (calls before that answer: a list of messages of the assistant, with `tool_calls`, and
+    of the role `tool`), `<info>` and so on (what stands in that tag of the template, for the cold start);
     `width`, `height` (pixels); `weight` (factor of the loss); `rewards` (the row's own verifiers in
     place of the source's: a list of names or of `{verifier, weight, options}`); `rubric` (the row's own
     criteria for `judge`: a list of texts or of `{name, text, weight}`, or as HealthBench has them).

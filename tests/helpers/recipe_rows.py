@@ -155,6 +155,17 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             if kind == "multiple choice":
                 return {**row, "options": ["A. cat", "B. dog"], "solution": "<answer>B</answer>"}
             return {**row, "solution": "<answer>7</answer>"}
+        case "messages":
+            calls = [{"function": {"name": "crop", "arguments": {"bbox_2d": BOX}}}]
+            return {
+                "messages": [
+                    {"role": "user", "content": asked},
+                    {"role": "assistant", "content": "<think>small</think>", "tool_calls": calls},
+                    {"role": "tool", "content": "<image>"},
+                    {"role": "assistant", "content": f"<think>so</think><answer>{reply}</answer>"},
+                ],
+                "images": [image, image],
+            }
         case "vlm_r1":
             turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": BOX}]
             return {"id": number, "image": image, "conversations": turns}

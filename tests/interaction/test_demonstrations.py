@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 
 from helpers.driving import Shows
 from helpers.small import loaded, policy
-from vlmrl import plugins
+from vlmrl import cli, plugins
 from vlmrl.config import SftConfig, SourceConfig
 from vlmrl.data.loader import Loader
 from vlmrl.data.prompt import make_prompt
@@ -224,6 +225,108 @@ def plain_nll(made, prompt, said, last_only=False):
 
 def spread(token, own, pad, counts):
     return [False] * next(counts) if token == pad else [own]
+
+
+def test_what_rows_state_is_shown_as_a_tool_shows_it_and_the_loss_is_of_what_is_written(made):
+    """Against the HF model itself, on ids and images joined: the calls, their texts, and the answer."""
+    cut = image(56, 42)
+    stated = DemoTurn(
+        "crop",
+        {"bbox_2d": [0, 0, 56, 42]},
+        thought="top left",
+        text="Look.",
+        also=(("zoom", {"factor": 2}),),
+        returned=("It is small.", Media("image", data=b"-")),
+    )
+    prompt = prompt_of(made, stated)
+    writer = Writer(made.family, made.processor)
+    prompt = replace(prompt, demonstrated=play(writer, prompt, None, [cut]))
+    (said,) = demonstrated(made, prompt)
+    assert [call.name for call in said.turns[0].calls] == ["crop", "zoom"]
+    assert said.turns[0].text.startswith("<think>top left</think>Look.<tool_call>")
+    observed = said.segments[1]
+    assert observed.media == (cut,)
+    assert made.tokenizer.decode(observed.token_ids) == "\n" + made.family.reply(
+        made.processor, ["It is small.", "Image 2:", cut]
+    ).lstrip("\n")
+    nll, tokens = plain_nll(made, prompt, said)
+    config = SftConfig(warmup_steps=0, lr=1e-3)
+    found = sft.step(policy(), PromptBatch((prompt,)), config, sft.Stage(), 10**6, seed=0)
+    assert found["loss"] == pytest.approx(nll / tokens, rel=1e-5)
+
+
+def test_a_text_that_spells_a_call_and_a_world_half_stated_are_refused(made):
+    returned = ("no",)
+    spelt = DemoTurn("crop", {}, text="<tool_call>{}</tool_call>", returned=returned)
+    with pytest.raises(UserError, match="expected calls of crop in its text, got '', 'crop'"):
+        prompt = prompt_of(made, spelt)
+        play(Writer(made.family, made.processor), prompt, None)
+
+    class World(Cuts):
+        def begin(self, sample, seed):
+            return object()
+
+        def leave(self, world):
+            pass
+
+    prompt = prompt_of(made, LOOK, DemoTurn("crop", {}, returned=returned))
+    with pytest.raises(UserError, match="stated of all turns or of none"):
+        play(Writer(made.family, made.processor), prompt, World())
+
+
+ROWS = """
+run: {{name: called, dir: {home}/run, steps: 2, threads: 1, report: false}}
+tracking: {{tensorboard: false}}
+model:
+  build: {{family: qwen2_5_vl}}
+  max_pixels: 3136
+data:
+  workers: 0
+  train:
+    - &rows
+      card: auto
+      options: {{path: {home}/train.jsonl}}
+      template: think_answer
+      tools: [crop]
+sft: {{sources: [*rows], max_steps: 120, batch_size: 4, lr: 3.0e-3, warmup_steps: 10, decay_steps: 10}}
+rollout: {{prompts: 2, group_size: 4, max_tokens: 96, temperature: 0.2, turns: {{max_turns: 2}}}}
+evaluation:
+rewards: [exact, {{verifier: tool_used, weight: 0.5}}]
+checks: {{media_ablation_every: 0, parity_every: 0}}
+"""
+
+
+@pytest.mark.slow
+def test_the_command_line_imitates_calls_of_rows_and_then_trains_on_them(tmp_path, monkeypatch):
+    for name in ("whole.png", "cut.png"):
+        image(56, 56).save(tmp_path / name)
+    row = {
+        "messages": [
+            {"role": "user", "content": "<image>What is it?"},
+            {
+                "role": "assistant",
+                "content": "<think>small</think>",
+                "tool_calls": [
+                    {"function": {"name": "crop", "arguments": {"bbox_2d": [0, 0, 28, 28]}}}
+                ],
+            },
+            {"role": "tool", "content": "<image>"},
+            {"role": "assistant", "content": "<think>so</think><answer>7</answer>"},
+        ],
+        "images": ["whole.png", "cut.png"],
+    }
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n" * 4)
+    config = tmp_path / "called.yaml"
+    config.write_text(ROWS.format(home=tmp_path))
+    monkeypatch.setattr(sys, "argv", ["vlmrl", "train", str(config)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    imitated = [json.loads(line) for line in (tmp_path / "run/sft.jsonl").read_text().splitlines()]
+    assert imitated[-1]["loss"] < 0.1 < imitated[0]["loss"]
+    steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert all(step["tool/used"] > 0.5 and step["reward/mean"] > 0.5 for step in steps)
+    assert not (tmp_path / "run/quarantine.jsonl").exists()
 
 
 def test_ranks_that_are_not_its_home_know_what_is_said_and_nothing_that_is_shown(made):

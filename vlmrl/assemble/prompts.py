@@ -86,23 +86,25 @@ def build_loader(
     quarantine: Quarantine,
     sampler: Sampler | None = None,
     weights: Callable[[float], Sequence[float]] | None = None,
-    tools: Mapping[str, Runner] = MappingProxyType({}),
+    tools: Mapping[str, Runner] | None = None,
 ) -> Loader:
     """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
 
     `weights` are those of the sources by progress, where they change over training. With `tools`, by
-    source, the calls of demonstrations are run as prompts are made.
+    source, the turns of demonstrations are played as prompts are made.
     """
+    sources = with_audio(sources, policy.family)
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
     make = prompt_maker_of(config, policy, processor)
-    if tools:
+    if tools is not None:
         # A plain run loads half of the package: not what writes the turns of demonstrations.
         from vlmrl.training.sft import Writer, demonstrating
 
-        make = demonstrating(make, Writer(policy.family, processor or policy.processor), tools)
+        writer = Writer(policy.family, processor or policy.processor)
+        make = demonstrating(make, writer, tools, sources)
     return Loader(
-        with_audio(sources, policy.family),
+        sources,
         make,
         size,
         sampler=sampler,

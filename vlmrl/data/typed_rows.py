@@ -21,7 +21,7 @@ from vlmrl.data.annotations import check_inside, note_points
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, access_given, reference
 from vlmrl.media.decode import measure_image
-from vlmrl.schema import Frame, Media, MediaKind, Sample, Truth
+from vlmrl.schema import Demo, Frame, Media, MediaKind, Sample, Truth
 from vlmrl.truths import json_form
 from vlmrl.truths.base import kinds
 
@@ -35,6 +35,7 @@ PLAIN = {
     "system": "text of the system turn",
     "history": "turns before the question: a list of {role, content, images}",
     "answer": "a text or a list of accepted texts",
+    "turns": "calls before a demonstration's answer and what they returned: a list of messages",
     "thought": "what a demonstration thinks, for the cold start",
     "box_labels": "a label for each of `boxes`, or one for all",
     "width": "pixels of the first image",
@@ -100,6 +101,11 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
         tags = {match[1]: row[key] for key in row if (match := TAG.fullmatch(key))}
         contents = {tag: str(text) for tag, text in tags.items() if text is not None}
         demo = replace(demo, thought=str(_get(row, "thought", demo.thought)), contents=contents)
+    if row.get("turns") is not None:
+        # Few rows have any: a plain run need not load what reads them.
+        from vlmrl.data.tool_turns import read_tool_turns
+
+        demo = replace(demo or Demo(), turns=read_tool_turns(row["turns"], typing.folder))
     size = (row.get("width"), row.get("height"))
     return Sample(
         id=str(_get(row, "id", where)),

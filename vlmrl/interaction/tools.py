@@ -285,6 +285,17 @@ class Toolbox(Runner):
         self.close()
 
 
+def stated_outcome(
+    view: View, calls: Sequence[AskedCall], parts: Sequence[str | Shown]
+) -> ToolOutcome:
+    """Return what came of a turn's calls where that is stated: the parts are shown as the last one's."""
+    known: list[tuple[str | Shown, ...]] = [()] * (len(calls) - 1) + [tuple(parts)]
+    asked = calls or [AskedCall("")]
+    replies = [CallReply(shown, "", 0.0) for shown in known[-len(asked) :]]
+    outcome = _gather(view, [_Pending(*pair) for pair in zip(asked, replies, strict=True)])
+    return outcome if calls else replace(outcome, calls=())
+
+
 def _gather(view: View, pending: Sequence[_Pending]) -> ToolOutcome:
     """Wait for the calls of one turn, all of them, and put together what is shown."""
     parts: list[str | Decoded] = []

@@ -16,18 +16,24 @@ from vlmrl.schema.template import Template
 
 @dataclass(frozen=True, slots=True)
 class DemoTurn:
-    """A call before the answer of a demonstration. What the tool returns is no part of it: it is run.
+    """A turn before the answer of a demonstration, which calls a tool. The call is run unless `returned`.
 
     Example: DemoTurn("crop", {"bbox_2d": Box(.1, .1, .5, .5)}, thought="top left")
     """
 
-    name: str
-    """Function of a tool of the source."""
+    name: str = ""
+    """Function of a tool of the source; empty: nothing is called, `text` is all that is done."""
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """A JSON object in which a Box and a Point, in the unit square of the image that the argument
     `image` names (1 if there is none), and a Span, in seconds, stand for themselves."""
     thought: str = ""
     """What is thought before the call; empty: nothing is written of it."""
+    text: str = ""
+    """What is written between the thought and the call."""
+    also: tuple[tuple[str, Mapping[str, Any]], ...] = field(default=(), hash=False)
+    """Names and arguments of further calls in the same turn."""
+    returned: tuple[str | Media, ...] | None = None
+    """What the turn was shown, as its data state it; None: its calls are run."""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -146,7 +152,23 @@ class Demo:
     frame: Frame | None = None
     """Where the places of `completion` are; None: it has none, or they are in every model's space."""
     turns: tuple[DemoTurn, ...] = ()
-    """Calls of tools before the answer, one a turn; empty: it is answered at once."""
+    """Turns that call tools before the answer; empty: it is answered at once."""
+
+    @property
+    def media(self) -> tuple[Media, ...]:
+        """Return the media that its turns were shown as their data state it, in order."""
+        shown = (part for turn in self.turns for part in turn.returned or ())
+        return tuple(part for part in shown if isinstance(part, Media))
+
+    def without_bytes(self) -> Demo:
+        """Return it with media that are bytes in memory as empty ones."""
+        if not any(medium.data for medium in self.media):
+            return self
+        turns = (
+            turn if turn.returned is None else replace(turn, returned=_without_bytes(turn.returned))
+            for turn in self.turns
+        )
+        return replace(self, turns=tuple(turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +344,7 @@ class Sample:
         return replace(
             self,
             parts=_without_bytes(self.parts),
+            demo=None if self.demo is None else self.demo.without_bytes(),
             history=tuple(turn.without_bytes() for turn in self.history),
             examples=tuple(example.without_bytes() for example in self.examples),
         )

@@ -7,7 +7,7 @@ nothing to explore. So a metric ends the cold start, not a step count; a short d
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -18,14 +18,16 @@ import torch
 from vlmrl.algorithms.base import LossInputs, LossOutput
 from vlmrl.answers import templates
 from vlmrl.config import SftConfig
+from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.forward import finite
 from vlmrl.forward.dealing import give_to_teams
 from vlmrl.forward.packing import pack
 from vlmrl.interaction.driver import first_view
-from vlmrl.interaction.tool import Refused, View
-from vlmrl.interaction.tools import PolicyTurn, Runner, parse_calls
+from vlmrl.interaction.tool import Refused, Shown, View
+from vlmrl.interaction.tools import PolicyTurn, Runner, ToolOutcome, parse_calls, stated_outcome
 from vlmrl.interaction.trail import Trail
+from vlmrl.media.decode import decode
 from vlmrl.models.base import Family
 from vlmrl.models.chat import space_in_calls
 from vlmrl.policy.policy import Policy
@@ -51,7 +53,8 @@ from vlmrl.system.seeds import seed_of
 from vlmrl.truths import prompting
 
 # --------------------------------------------------------------------------------------------------
-# Demonstrations of several turns: their calls are run, so that what they show is what a policy will see.
+# Demonstrations of several turns: their calls are run, so that what they show is what a policy will see,
+# unless their data state what was returned.
 #
 # A call that fails or is refused is no demonstration of anything: its row is bad.
 
@@ -108,54 +111,73 @@ def demonstrating(
     make: Callable[[Sample, list[Decoded]], Prompt],
     writer: Writer,
     runners: Mapping[str, Runner],
+    sources: Sequence[Source] = (),
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
-    """Return `make` with the turns of the sample's demonstration played; `runners` are by source."""
+    """Return `make` with the turns of the sample's demonstration played; `runners` are by source.
+
+    `sources` say how the media are read that rows state as what a call returned.
+    """
+    by_name = {source.name: source for source in sources}
 
     def made(sample: Sample, media: list[Decoded]) -> Prompt:
         prompt = make(sample, media)
-        if prompt.sample.demo is None or not prompt.sample.demo.turns:
+        demo = prompt.sample.demo
+        if demo is None or not demo.turns:
             return prompt
-        if sample.source not in runners:
+        runner = runners.get(sample.source)
+        if runner is None and (run := [turn for turn in demo.turns if turn.returned is None]):
             raise UserError(
-                f"sample {sample.id!r}: its demonstration calls {prompt.sample.demo.turns[0].name!r}, but "
+                f"sample {sample.id!r}: its demonstration calls {run[0].name!r}, but "
                 f"source {sample.source!r} of the cold start names no `tools`"
             )
-        return replace(prompt, demonstrated=play(writer, prompt, runners[sample.source]))
+        shown: list[Decoded] = []
+        if demo.media:
+            source = by_name[sample.source]
+            returned = Sample(sample.id, sample.source, demo.media, sample.truth)
+            shown = decode(returned, source.access, source.reading)
+        return replace(prompt, demonstrated=play(writer, prompt, runner, shown))
 
     return made
 
 
-def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
-    """Return the calls of a prompt's demonstration and what they returned, without its answer.
+def play(
+    writer: Writer, prompt: Prompt, runner: Runner | None, shown: Sequence[Decoded] = ()
+) -> Completion:
+    """Return the turns of a prompt's demonstration and what they were shown, without its answer.
 
-    Where it has none, the last call is the end, and what that returned is not shown.
+    What its data state that a call returned is shown, its media being `shown`; other calls are run.
+    Where it has no answer, the last call is the end, and what that returned is not shown.
 
     Raises:
         UserError: a call failed or was refused, or what it returned cannot be shown.
     """
     sample = prompt.sample
     assert sample.demo is not None
+    turns, left = sample.demo.turns, iter(shown)
+    runs, stated = (any((turn.returned is None) == run for turn in turns) for run in (True, False))
     trail = Trail(writer.family, writer.processor, prompt)
     view = first_view(writer.family, writer.processor, prompt)
-    world = runner.begin(sample, 0)
+    world = runner.begin(sample, 0) if runs and runner is not None else None
+    if world is not None and stated:
+        raise UserError(
+            f"sample {sample.id!r}: what its demonstration was shown in a world must be stated of all "
+            "turns or of none"
+        )
     completion = None
     try:
-        for number, turn in enumerate(sample.demo.turns, start=1):
+        for number, turn in enumerate(turns, start=1):
             where = f"sample {sample.id!r}: call {number} of its demonstration"
             text = prompting.write_call(turn, _frame_of(turn, view, where), writer.call_space)
             ids = writer.encode(sample, text, TAGS)
             completion = templates.completion(
                 text, sample.template, prompt.frame, token_ids=ids, logprobs=(0.0,) * len(ids)
             )
-            (outcome,) = runner.run_all([PolicyTurn(parse_calls(text), view, text, world)])
-            if outcome.fault is not None:
-                raise UserError(f"{where} failed: {outcome.fault}")
-            if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
-                raise UserError(f"{where} is refused: {wrong[0]}")
+            outcome = _outcome(turn, PolicyTurn(parse_calls(text), view, text, world), runner, left)
+            _require_done(turn, outcome, where)
             trail = trail.write(completion).note(calls=outcome.calls)
             if outcome.step is not None:
                 trail, world = trail.note(reward=outcome.step.reward), outcome.step.world
-            if number == len(sample.demo.turns) and not _has_answer(sample.demo):
+            if number == len(turns) and not _has_answer(sample.demo):
                 break
             if outcome.step is not None and outcome.step.done:
                 raise UserError(f"{where} ends its world, but more follows")
@@ -163,10 +185,39 @@ def play(writer: Writer, prompt: Prompt, runner: Runner) -> Completion:
             frames = [writer.family.frame(writer.processor, new.medium) for new in outcome.shown]
             view = view.then(outcome.shown, frames)
     finally:
-        if world is not None:
+        if world is not None and runner is not None:
             runner.leave(world)
     assert completion is not None
     return trail.finish(completion, "stop")
+
+
+def _outcome(
+    turn: DemoTurn, written: PolicyTurn, runner: Runner | None, left: Iterator[Decoded]
+) -> ToolOutcome:
+    """Return what came of a turn: what its data state, its media from `left`, or its calls, run."""
+    if turn.returned is None:
+        assert runner is not None
+        (outcome,) = runner.run_all([written])
+        return outcome
+    parts = [
+        part
+        if isinstance(part, str)
+        else Shown(next(left), source=None if part.kind == "image" else part)
+        for part in turn.returned
+    ]
+    return stated_outcome(written.view, written.calls, parts)
+
+
+def _require_done(turn: DemoTurn, outcome: ToolOutcome, where: str) -> None:
+    """Raise a `UserError` if a call was not understood, failed or was refused, or is stated in a world."""
+    if outcome.fault is not None:
+        raise UserError(f"{where} failed: {outcome.fault}")
+    if wrong := [call.note for call in outcome.calls if call.outcome != "ok"]:
+        raise UserError(f"{where} is refused: {wrong[0]}")
+    names = [name for name in (turn.name, *(name for name, _ in turn.also)) if name]
+    if turn.returned is not None and [call.name for call in outcome.calls] != names:
+        written = ", ".join(repr(call.name) for call in outcome.calls) or "none"
+        raise UserError(f"{where}: expected calls of {', '.join(names)} in its text, got {written}")
 
 
 def join_answer(writer: Writer, prompt: Prompt, answer: Completion) -> Completion:
@@ -195,7 +246,8 @@ def _has_answer(demo: Demo) -> bool:
 
 def _frame_of(turn: DemoTurn, view: View, where: str) -> Frame:
     """Return the frame in which a call writes places: that of the image which it names."""
-    if not any(isinstance(value, Box | Point) for value in turn.arguments.values()):
+    calls = [turn.arguments, *(arguments for _, arguments in turn.also)]
+    if not any(isinstance(value, Box | Point) for each in calls for value in each.values()):
         return Frame()
     try:
         return view.frame("image", turn.arguments.get("image", 1))

@@ -137,7 +137,7 @@ def demonstrate(
 
 
 def write_call(turn: DemoTurn, frame: Frame, space: str = "") -> str:
-    """Write a turn of a demonstration that calls a tool, its places in `frame.space`.
+    """Write a turn of a demonstration that calls tools, its places in `frame.space`.
 
     `frame` is that of the image which the call names; `space` is what the model's chat template writes
     around a call. Marks that an argument spells out are escaped as JSON can.
@@ -147,11 +147,14 @@ def write_call(turn: DemoTurn, frame: Frame, space: str = "") -> str:
     Raises:
         ValueError: the frame lacks the size that its space needs.
     """
-    arguments = {key: _write_argument(value, frame) for key, value in turn.arguments.items()}
-    call = json.dumps({"name": turn.name, "arguments": arguments}, ensure_ascii=False)
-    call = _MARK.sub(r"\\u003c", call)
-    thought = f"<think>{turn.thought}</think>{space}" if turn.thought else ""
-    return f"{thought}<tool_call>{space}{call}{space}</tool_call>"
+    written = [f"<think>{turn.thought}</think>"] if turn.thought else []
+    written += [turn.text] if turn.text else []
+    for name, arguments in [(turn.name, turn.arguments), *turn.also] if turn.name else []:
+        values = {key: _write_argument(value, frame) for key, value in arguments.items()}
+        call = json.dumps({"name": name, "arguments": values}, ensure_ascii=False)
+        call = _MARK.sub(r"\\u003c", call)
+        written.append(f"<tool_call>{space}{call}{space}</tool_call>")
+    return space.join(written)
 
 
 def _write_argument(value: object, frame: Frame) -> object:

@@ -29,8 +29,6 @@ def write(folder: Path) -> Written:
 
 def spoil(folder: Path) -> str:
     rows = json.loads((folder / "train.json").read_text())
-    rows[1]["conversations"][3] = {"from": "function_call", "value": "{}"}
+    rows[1]["conversations"][3] = {"from": "critic", "value": "{}"}
     (folder / "train.json").write_text(json.dumps(rows))
-    return (
-        r"train\.json item 1: key 'conversations', turn 4: expected 'from' to be .*'function_call'"
-    )
+    return r"train\.json item 1: key 'conversations', turn 4: expected 'from' to be .*'critic'"

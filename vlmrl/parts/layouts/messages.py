@@ -15,8 +15,9 @@ class Messages(Layout):
     """Chats under `messages`, the last assistant's message being the answer.
 
     A row: {"messages": [{"role": "user", "content": "<image>How many dogs?"}, {"role": "assistant",
-    "content": "2"}], "images": ["a.jpg"]}. Where the last message is a user's, the answer stands under
-    `solution` or `answer`.
+    "content": "2"}], "images": ["a.jpg"]}. Where the last message is no assistant's, the answer stands under
+    `solution` or `answer`. Messages with `tool_calls` after the question, and those of the role `tool`, are
+    the turns of a demonstration.
     """
 
     title: ClassVar[str] = "chat messages"
@@ -25,6 +26,7 @@ class Messages(Layout):
         "question": "messages",
         "system": "messages",
         "history": "messages",
+        "turns": "messages",
         "image": "images",
         "answer": "messages",
         "boxes": "messages",

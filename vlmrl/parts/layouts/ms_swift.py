@@ -26,7 +26,8 @@ class MsSwift(Layout):
     "assistant", "content": "<bbox>"}], "images": ["a.jpg"], "objects": {"ref": ["dog"], "bbox": [[4,
     6, 30, 40]], "bbox_type": "real"}}. Boxes of two numbers are points. `<ref-object>` stands for the
     next `ref`, first of the messages of a user. `image_id` says which of several images all boxes are
-    in, from 0. Rows without `objects` are `messages`.
+    in, from 0. Rows without `objects` are `messages`, those with `tool_call` and
+    `tool_response` too.
 
     Source: ms-swift, docs/source_en/Customization/Custom-dataset.md.
     """
@@ -38,6 +39,7 @@ class MsSwift(Layout):
         "question": "messages",
         "system": "messages",
         "history": "messages",
+        "turns": "messages",
         "image": "images",
         "boxes": "objects.bbox",
         "points": "objects.bbox",

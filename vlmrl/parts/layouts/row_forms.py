@@ -2,20 +2,21 @@
 
 What layouts of chats share. A turn's media stand where its text has `<image>`, `<video>` or `<audio>`;
 the row's lists of media belong to the marks of all turns in order, and to the first user turn where
-no turn has a mark.
+no turn has a mark. Turns that call tools after the question, and what the tools returned, are `turns`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vlmrl.answers import parsing
 from vlmrl.data import multiple_choice
 from vlmrl.data.layout import DataPlace
 from vlmrl.data.row_forms import LISTS
+from vlmrl.data.tool_turns import CALLS, TOOLS, has_calls, is_response
 from vlmrl.errors import UserError
 
 # --------------------------------------------------------------------------------------------------
@@ -129,6 +130,8 @@ ROLES = {
     "human": "user",
     "assistant": "assistant",
     "gpt": "assistant",
+    **dict.fromkeys(CALLS, "assistant"),
+    **dict.fromkeys(TOOLS, "tool"),
 }
 """Roles as layouts call them -> as we call them."""
 
@@ -140,6 +143,26 @@ class _Turn:
     role: str
     text: str
     media: dict[str, list[Any]] = field(default_factory=dict)
+    stated: str = ""
+    """The role as the layout calls it."""
+    calls: object = None
+    """Calls beside the text."""
+
+    @property
+    def replies(self) -> bool:
+        """Return whether its text may be the answer: a call in the text, where that is the end, is one."""
+        return self.role == "assistant" and self.stated not in CALLS and not self.calls
+
+    @property
+    def acts(self) -> bool:
+        """Return whether it calls a tool."""
+        return self.stated in CALLS or has_calls({"content": self.text, "tool_calls": self.calls})
+
+    def write(self, role: str) -> dict[str, Any]:
+        """Return it under our keys, in a role."""
+        media = {LISTS[kind]: values for kind, values in self.media.items()}
+        calls = {"tool_calls": self.calls} if self.calls else {}
+        return {"role": role, "content": self.text, **media, **calls}
 
 
 def has_turns(place: DataPlace, key: str, role: str) -> bool:
@@ -157,7 +180,7 @@ def read_turns(
     role: str = "role",
     text: str = "content",
 ) -> tuple[dict[str, Any], str | None]:
-    """Return our keys of a list of turns, and the last assistant's text (None: a user has the last word).
+    """Return our keys of a list of turns, and the last assistant's text (None: another has the last word).
 
     `media` maps image, video and audio to the row's own; `key` names the list in errors; `role` and
     `text` are the keys of a turn.
@@ -172,16 +195,20 @@ def read_turns(
     talk = [turn for turn in read if turn.role != "system"]
     if len(system) > 1 or (system and read[0].role != "system"):
         raise UserError(f"key {key!r}: expected one system turn at the start, got {len(system)}")
-    reply = talk.pop().text if talk and talk[-1].role == "assistant" else None
-    if not talk or talk[-1].role != "user":
+    reply = talk.pop().text if talk and talk[-1].replies else None
+    asked = max((n for n, turn in enumerate(talk) if turn.role == "user"), default=None)
+    played = [] if asked is None else talk[asked + 1 :]
+    if asked is None or (played and not any(t.role == "tool" or t.acts for t in played)):
         raise UserError(f"key {key!r}: expected a user's turn as the last question, got none")
+    if any(turn.role == "tool" or turn.acts for turn in talk[:asked]):
+        raise UserError(f"key {key!r}: expected calls of tools after the last question alone")
     _share_out(media, talk, key)
-    question = talk.pop()
-    history = [
-        {"role": t.role, "content": t.text, **{LISTS[kind]: v for kind, v in t.media.items()}}
-        for t in talk
-    ]
+    question, history = talk[asked], [turn.write(turn.role) for turn in talk[:asked]]
     ours: dict[str, Any] = {"question": question.text, **question.media}
+    if played:
+        ours["turns"] = [
+            turn.write("tool" if turn.role == "tool" else turn.stated) for turn in played
+        ]
     return {**ours, "system": system[0] if system else None, "history": history or None}, reply
 
 
@@ -191,12 +218,18 @@ def _turn(turn: object, role: str, text: str, where: str) -> _Turn:
         raise UserError(
             f"{where}: expected {role!r} to be one of {', '.join(ROLES)}, got {stated!r:.60}"
         )
-    content = turn.get(text)
+    ours, content, calls = ROLES[turn[role]], turn.get(text), turn.get("tool_calls")
     if isinstance(content, list):
-        return _parts(ROLES[turn[role]], content, where)
-    if not isinstance(content, str):
+        read = _parts(ours, content, where)
+    elif isinstance(content, str):
+        read = _Turn(ours, content)
+    elif content is None and calls:
+        read = _Turn(ours, "")
+    else:
         raise UserError(f"{where}: expected a text under {text!r}, got {content!r:.60}")
-    return _Turn(ROLES[turn[role]], content)
+    if ours == "user" and is_response(read.text):
+        read.role = "tool"
+    return replace(read, stated=str(turn[role]), calls=calls)
 
 
 def _parts(role: str, content: list[Any], where: str) -> _Turn:

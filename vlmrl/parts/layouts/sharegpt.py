@@ -15,7 +15,8 @@ class Sharegpt(Layout):
     """Samples with `conversations` and `images`, `videos`, `audios` or `system` beside them.
 
     A row: {"conversations": [{"from": "human", "value": "<image>How many dogs?"}, {"from": "gpt",
-    "value": "2"}], "images": ["a.jpg"], "system": "Be brief."}. Turns of tools are refused.
+    "value": "2"}], "images": ["a.jpg"], "system": "Be brief."}. Turns `function_call` and
+    `observation` after the question are those of a demonstration.
 
     Source: LLaMA-Factory, data/README.md.
     """
@@ -26,6 +27,7 @@ class Sharegpt(Layout):
     fields: ClassVar[Mapping[str, str]] = {
         "question": "conversations",
         "history": "conversations",
+        "turns": "conversations",
         "system": "system",
         "image": "images",
         "video": "videos",
