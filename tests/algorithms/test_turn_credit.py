@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.losses import recipe_of, rewards_of, rollouts_of
-from vlmrl.algorithms.advantages import advantages_by_turn, returns_by_turn
+from vlmrl.algorithms.advantages import EPS, advantages_by_turn, returns_by_turn
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack
 from vlmrl.schema import Call, Encoded, Rollouts, Segment, Suffix
@@ -16,7 +16,7 @@ LENGTHS = (3, 1, 2, 4)
 """Tokens of a first, second ... turn; an observation of two ids is between turns."""
 
 
-def talked(completion, paid, refused=()):
+def talked(completion, paid, refused=(), wrong=()):
     """A completion with a turn for each payment."""
     segments, suffix = [], []
     for turn, reward in enumerate(paid):
@@ -25,7 +25,9 @@ def talked(completion, paid, refused=()):
         if turn:
             segments.append(Segment((90, 91)))
             suffix += [(90, -1), (91, -1)]
-        segments.append(Segment(ids, (-1.0,) * len(ids), calls=calls, reward=reward))
+        metrics = {"matched": float(turn not in wrong)}
+        row = Segment(ids, (-1.0,) * len(ids), calls=calls, reward=reward, metrics=metrics)
+        segments.append(row)
         suffix += [(i, turn) for i in ids]
     own = [s for s in segments if s.of_policy]
     ids, turns = zip(*suffix, strict=True)
@@ -39,12 +41,12 @@ def talked(completion, paid, refused=()):
     )
 
 
-def group_of(rewards, paid, refused=None):
+def group_of(rewards, paid, refused=None, wrong=None):
     """One group, of these payments for the turns of each completion."""
     made = rollouts_of(rewards)
-    refused = refused or [()] * len(paid)
+    refused, wrong = refused or [()] * len(paid), wrong or [()] * len(paid)
     (group,) = made.completions
-    talks = tuple(talked(*parts) for parts in zip(group, paid, refused, strict=True))
+    talks = tuple(talked(*parts) for parts in zip(group, paid, refused, wrong, strict=True))
     encoded = Encoded((1, 2), (1, 2), {}, torch.arange(2)[None], 2)
     prompts = tuple(replace(p, encoded=encoded) for p in made.batch.prompts)
     return Rollouts(replace(made.batch, prompts=prompts), (talks,))
@@ -137,3 +139,51 @@ def test_tokens_of_a_turn_carry_its_advantage_and_observations_none():
 def test_a_discount_that_makes_no_sense_is_refused():
     with pytest.raises(UserError, match="gamma"):
         recipe_of("turn_grpo", gamma=0.0)
+
+
+def slow_ui_s1(paid, wrong, gamma):
+    """UI-S1, section 3.4, and its core_uis1.py for returns: plain loops over one group."""
+
+    def normal(value, among):
+        mean = sum(among) / len(among)
+        deviation = (sum((v - mean) ** 2 for v in among) / (len(among) - 1)) ** 0.5
+        return (value - mean) / (deviation + EPS)  # published: 1e-6
+
+    returns = []
+    for rewards, bad in zip(paid, wrong, strict=True):
+        running, row = 0.0, [0.0] * len(rewards)
+        for t in reversed(range(len(rewards))):
+            if t in bad:
+                row[t], running = rewards[t], 0.0
+            else:
+                row[t] = running = rewards[t] + gamma * running
+        returns.append(row)
+    totals = [sum(rewards) for rewards in paid]
+    return [
+        [
+            normal(totals[g], totals)
+            + normal(row[t], [other[t] for other in returns if len(other) > t])
+            for t in range(len(row))
+        ]
+        for g, row in enumerate(returns)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_weighted_advantages_of_steps_and_episodes_are_those_of_the_slow_version(seed):
+    draw = random.Random(seed)
+    lengths = [4, 4, *(draw.randint(1, 4) for _ in range(3))]  # two at least come to every step
+    paid = [[draw.uniform(0, 1) for _ in range(n)] for n in lengths]
+    wrong = [{t for t in range(n) if draw.random() < 0.4} for n in lengths]
+    rewards = rewards_of([[sum(own) for own in paid]])
+    recipe = recipe_of("turn_grpo", gamma=0.5, scale="std", episode=1.0, ends="matched")
+    found = recipe.advantages(rewards, group_of(rewards, paid, wrong=wrong))
+    for g, row in enumerate(slow_ui_s1(paid, wrong, 0.5)):
+        tokens = [a for a, n in zip(row, LENGTHS, strict=False) for _ in range(n)]
+        assert found.values[0, g, : len(tokens)].tolist() == pytest.approx(tokens, abs=1e-4)
+        assert (found.values[0, g, len(tokens) :] == 0).all()
+
+
+def test_a_wrong_turn_cuts_the_returns_on_both_sides():
+    assert returns_by_turn([1.0, 0.25, 1.0], 0.0, 0.5, [False, True, False]) == [1.0, 0.25, 1.0]
+    assert returns_by_turn([1.0, 0.25], 2.0, 0.5, [False, True]) == [1.0, 2.25]

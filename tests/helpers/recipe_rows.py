@@ -134,6 +134,10 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         if "is_video" in (source.where or ""):
             seen = number % 2 == 1
             return {**row, "is_video": seen, "image": ["video.mkv" if seen else shown]}
+        if source.environment and source.environment.name == "semi_online":
+            actions = [{"action": "CLICK", "position": [0.5, 0.5]}, {"action": "HOME"}]
+            steps = [{"screen": shown, "action": action} for action in actions]
+            return {**row, columns["fields"]: {"steps": steps}}
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row

@@ -7,6 +7,7 @@ float64.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -218,24 +219,33 @@ def lengths(rollouts: Rollouts, like: torch.Tensor) -> torch.Tensor:
 # Credit by turn: what a rollout earned from each of its turns on, against others that came as far.
 
 
-def returns_by_turn(rewards: Sequence[float], terminal: float, gamma: float) -> list[float]:
-    """Return R_t = sum over k >= t of gamma^(k - t) r_k for every turn; `terminal` is paid on the last."""
+def returns_by_turn(
+    rewards: Sequence[float], terminal: float, gamma: float, ends: Sequence[bool] = ()
+) -> list[float]:
+    """Return R_t = sum over k >= t of gamma^(k - t) r_k for every turn; `terminal` is paid on the last.
+
+    A turn that `ends` names gets nothing of what comes after it, and gives nothing to those before it.
+    """
     returns: list[float] = []
     later = terminal
-    for reward in reversed(rewards):
-        later = reward + (gamma * later if returns else later)
-        returns.append(later)
+    for reward, end in zip(
+        reversed(rewards), reversed(ends or [False] * len(rewards)), strict=True
+    ):
+        ahead = later if not returns else 0.0 if end else gamma * later
+        returns.append(reward + ahead)
+        later = 0.0 if end else returns[-1]
     return returns[::-1]
 
 
 def advantages_by_turn(
-    returns: Sequence[Sequence[float]], valid: Sequence[bool]
+    returns: Sequence[Sequence[float]], valid: Sequence[bool], scaled: bool = False
 ) -> list[list[float]]:
     """Return for every turn of a group's rollouts its return less the baseline of that turn.
 
     The baseline of turn t is the mean over the valid rollouts that reach it; where fewer than two do,
     over all valid ones, of which those that ended before count with their last turn. Rollouts that are not
-    valid, and turns at which all returns are equal, get 0.
+    valid, and turns at which all returns are equal, get 0. `scaled` divides by the standard deviation of
+    what the mean is over.
     """
     values = [[0.0] * len(of_one) for of_one in returns]
     used = [g for g, known in enumerate(valid) if known]
@@ -246,8 +256,9 @@ def advantages_by_turn(
         if max(known) - min(known) <= SPREAD:
             continue
         mean = sum(known) / len(known)
+        scale = statistics.stdev(known) + EPS if scaled else 1.0
         for g in reached:
-            values[g][turn] = returns[g][turn] - mean
+            values[g][turn] = (returns[g][turn] - mean) / scale
     return values
 
 

@@ -4,6 +4,8 @@ Source: Chen et al. 2025, "ERA", arXiv 2510.12693: one advantage for all tokens 
 that are discounted from turn to turn, as in Wang et al. 2025, "VAGEN", arXiv 2510.16907; clip and loss of
 GRPO, arXiv 2402.03300. Differs: both estimate by GAE with a critic; here the baseline is the mean of the
 group's returns at that turn, without deviation. Rollouts of one turn are as in Dr. GRPO's advantages.
+With `scale: std`, `episode: 1` and `ends: matched` they are the weighted advantages of steps and episodes of
+Lu et al. 2025, "UI-S1", arXiv 2509.11543, section 3.4, whose returns a wrong action cuts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class TurnGrpo(Grpo):
 
     reads_completions: ClassVar[bool] = True
 
-    scale: Literal["none"] = "none"
+    scale: Literal["std", "none"] = "none"
+    """Divide the advantages of a turn by the deviation of its group's returns there, or not."""
     gamma: float = 1.0
     """What a reward of the next turn is worth now; ERA: 0.99, VAGEN: 0.9."""
     paid: float = 1.0
@@ -34,6 +37,11 @@ class TurnGrpo(Grpo):
     """Weight with which the rollout's reward holds the sum of what its turns were paid (`world_return`: its
     weight over its scale); so much is taken from the last turn, on which the rest is paid. 0: no
     reward of the source looks at it."""
+    episode: float = 0.0
+    """Weight of the advantage of the whole rollout, which is added to that of its turns; UI-S1: 1."""
+    ends: str = ""
+    """Metric of an environment: a turn for which it is 0 is credited with its own reward alone, and gives
+    nothing to those before it; empty: none."""
     refused: float = 0.0
     """Added for a turn with a refused call; ERA: -0.5."""
 
@@ -57,10 +65,10 @@ class TurnGrpo(Grpo):
                 self._returns(c, total)
                 for c, total in zip(group, rewards.total[p].tolist(), strict=True)
             ]
-            by_turn = advantages_by_turn(returns, plain.kept[p].tolist())
+            by_turn = advantages_by_turn(returns, plain.kept[p].tolist(), self.scale == "std")
             for g, completion in enumerate(group):
                 row = spread_over_tokens(completion, by_turn[g])
-                values[p, g, : len(row)] = torch.tensor(row)
+                values[p, g, : len(row)] = torch.tensor(row) + self.episode * plain.values[p, g]
         return replace(plain, values=values)
 
     def _returns(self, completion: Completion, total: float) -> list[float]:
@@ -72,4 +80,5 @@ class TurnGrpo(Grpo):
             self.paid * (turn.reward or 0.0) + self.refused * bad
             for turn, bad in zip(turns, refused, strict=True)
         ]
-        return returns_by_turn(paid, rest, self.gamma)
+        ends = [bool(self.ends) and turn.metrics.get(self.ends) == 0 for turn in turns]
+        return returns_by_turn(paid, rest, self.gamma, ends)
