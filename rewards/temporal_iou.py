@@ -17,18 +17,22 @@ class TemporalIou(AnswerVerifier):
 
     `threshold`: an IoU below it scores 0; `binary`: 1 from it on (R@IoU). `union`: `set` measures
     the time covered; `hull` from the first start to the last end, so that a gap counts; `single` as
-    `set`, but more spans than the truth has score 0. `where`: `glue` reads the spans of the `<glue>`
-    tag. `official: lmms_eval`: Charades-STA (`spans.charades_span`).
+    `set`, but more spans than the truth has score 0. `ends`: the IoU times 1 - |difference| of the first
+    starts and times 1 - that of the last ends, in shares of the video. `where`: `glue` reads the spans of
+    the `<glue>` tag. `official: lmms_eval`: Charades-STA (`spans.charades_span`).
 
-    Published sets: VideoChat-R1 temporal grounding: `union: hull`; VideoChat-R1 grounded QA:
-    `where: glue` with template think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
+    Published sets: VideoChat-R1 temporal grounding, TimeZero, Temporal-R1: `union: hull`; Time-R1:
+    `union: hull, ends: true`; VideoChat-R1 grounded QA: `where: glue` with template
+    think_answer_glue; R@0.5: `threshold: 0.5, binary: true`.
 
     Refuses: spans that run backwards or lie outside the video, nan, infinities.
 
-    Source: VideoChat-R1, arXiv 2504.06958; Charades-STA, arXiv 1705.02101.
+    Source: VideoChat-R1, arXiv 2504.06958; Charades-STA, arXiv 1705.02101; `ends`: Time-R1, arXiv
+    2503.13377, and its code (iou_v2).
 
     Raises:
-        ValueError: the truth has no spans and is not declared none; several under an official rule.
+        ValueError: the truth has no spans and is not declared none; several under an official rule;
+            `ends` and no duration.
 
     Example:
     >>> from vlmrl.scoring.verifier import judge
@@ -50,6 +54,8 @@ class TemporalIou(AnswerVerifier):
     union: Literal["set", "hull", "single"] = "set"
     """`set`: the time covered; `hull`: from the first start to the last end, so that a gap counts;
     `single`: as `set`, but more spans than the truth has, usually one, score 0."""
+    ends: bool = False
+    """Multiply the IoU by how near the first starts and the last ends are."""
     where: Literal["answer", "glue"] = "answer"
     """`answer`, or `glue`: read the spans of the `<glue>` tag."""
     official: Harness | None = None
@@ -80,6 +86,8 @@ class TemporalIou(AnswerVerifier):
             overlap = spans.hull_iou(_hull(stated), _hull(right))
         else:
             overlap = geometry.interval_iou(stated, right)
+        if self.ends:
+            overlap *= _near(_hull(stated), _hull(right), completion.frame.duration)
         if overlap < self.threshold:
             return Verdict(0.0, {"iou": overlap}, tuple(stated), "below the threshold")
         return Verdict(1.0 if self.binary else overlap, {"iou": overlap}, tuple(stated), note)
@@ -96,6 +104,14 @@ class TemporalIou(AnswerVerifier):
             start, end = completion.parsed.spans.get("glue", (0, 0))
             answer = completion.text[start:end]
         return parsing.spans(answer, completion.frame)
+
+
+def _near(stated: Span, right: Span, duration: float | None) -> float:
+    """Return the product of 1 - |difference| of starts and of ends, in shares of `duration` seconds."""
+    if not duration:
+        raise ValueError("expected the duration of the video, got none: `ends` needs it")
+    starts, ends = abs(stated.start - right.start), abs(stated.end - right.end)
+    return max(0.0, 1 - starts / duration) * max(0.0, 1 - ends / duration)
 
 
 def _hull(spans: list[Span] | tuple[Span, ...]) -> Span:

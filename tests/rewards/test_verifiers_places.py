@@ -173,6 +173,23 @@ def test_temporal_iou(answer, options, wanted):
     assert score("temporal_iou", answer, Truth(spans=(Span(10, 20),)), **options) == wanted
 
 
+@pytest.mark.parametrize("start, end", [(10, 20), (12, 18), (0, 30), (15, 40), (30, 40)])
+def test_ends_pay_for_being_near_as_in_time_r1(start, end):
+    inside = max(0, min(end, 20) - max(start, 10))
+    reward = inside / (max(end, 20) - min(start, 10))
+    for stated, right in ((start, 10), (end, 20)):
+        reward *= 1 - abs(stated - right) / 100
+    options = {"union": "hull", "ends": True}
+    truth = Truth(spans=(Span(10, 20),))
+    assert score("temporal_iou", f"{start} to {end}", truth, **options) == pytest.approx(reward)
+
+
+def test_ends_need_the_duration():
+    verifier = plugins.build("verifier", "temporal_iou", {"ends": True})
+    with pytest.raises(ValueError, match="expected the duration of the video"):
+        judge(verifier, "1 to 2", Truth(spans=(Span(1, 2),)), frame=Frame())
+
+
 def test_evidence_is_read_from_its_own_tag():
     truth = Truth(spans=(Span(0, 2), Span(4, 6)))
     said = "<think>a</think><answer>B</answer><glue>[(0, 2), (4, 5)]</glue>"
