@@ -125,8 +125,11 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
     if source.card == "table":
         values = {**VALUES, "id": str(number), "image": shown}
         columns = source.options["columns"]
-        row: dict[str, Any] = {}
+        row: dict[str, Any] = dict(re.findall(r"(\w+) == '([^']*)'", source.where or ""))
         for key, column in columns.items():
+            if column == "conversations.1.value":  # the second turn of a chat
+                row["conversations"] = [{}, {"value": values[key]}]
+                continue
             *outer, name = column.split(".")
             functools.reduce(lambda inside, part: inside.setdefault(part, {}), outer, row)[name] = (
                 values[key]
@@ -170,6 +173,16 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
                 ],
                 "images": [image, image],
             }
+        case "gui_r1":
+            row = {"id": number, "image": image, "instruction": "Open it", "history": "None"}
+            row |= {"task_type": "high", "gt_action": "click", "gt_input_text": "no input text"}
+            if number % 2:
+                return {**row, "gt_action": "type", "gt_bbox": [-100, -100], "gt_input_text": "7"}
+            return {**row, "gt_bbox": [0.2, 0.2, 0.7, 0.7]}
+        case "verl":
+            row = {"prompt": [{"role": "user", "content": asked if source.tools else asked[7:]}]}
+            row |= {"reward_model": {"style": "rule", "ground_truth": reply}}
+            return {**row, "images": [image]} if source.tools else row
         case "vlm_r1":
             turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": BOX}]
             return {"id": number, "image": image, "conversations": turns}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from vlmrl.config import Config
@@ -42,6 +43,11 @@ def small(config: Config) -> list[str]:
     if config.sft:
         overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
         overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]
+    for row, source in enumerate(config.data.train):
+        for column, tool in enumerate(source.tools):
+            if "isolation" in tool.options:  # no sandbox is needed for what a small model writes
+                key = f"data.train.{row}.tools.{column}.options.isolation"
+                overrides += [f"{key}={sys.executable} -I -"]
     for index, stage in enumerate(config.stages):
         sizes = {"max_tokens": 8, "group_size": 4, "prompts": 4}
         overrides += [
