@@ -79,11 +79,9 @@ def write_rows(config: Config, home: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             _write_media(home / source.options["root"] if "root" in source.options else folder)
             rows = [{**extra, **_row(source, config, n)} for n in range(_count(config, source))]
-            if path.suffix:
-                _write_file(path, rows)
-                continue
-            for split in ("train", "test"):
-                _write_file(folder / f"{split}.jsonl", rows)
+            files = [path] if path.suffix else [folder / f"{s}.jsonl" for s in ("train", "test")]
+            for file in files:
+                _write_file(file, rows)
         for tool in source.tools:
             if "pages" in tool.options:
                 _write_pages(home / tool.options["pages"])
@@ -141,6 +139,8 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             actions = [{"action": "CLICK", "position": [0.5, 0.5]}, {"action": "HOME"}]
             steps = [{"screen": shown, "action": action} for action in actions]
             return {**row, columns["fields"]: {"steps": steps}}
+        if source.options.get("box_space") == "pixel" and "points" in columns:
+            row[columns["points"]] = [BOX[:2]]
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row
@@ -206,6 +206,7 @@ def _write_pages(file: Path) -> None:
 
 
 def _write_media(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for number in range(ROWS):
         Image.new("RGB", (SIDE, SIDE), (40 * number, 90, 20)).save(folder / f"{number}.png")
     write_video(folder / "video.mkv", [0, 500, 1000, 1500])
