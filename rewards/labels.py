@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,7 +15,8 @@ from vlmrl.scoring.verifier import AnswerVerifier, Laws
 class Labels(AnswerVerifier):
     """Agreement of the names in the answer, split at commas, with the true names, in [0, 1].
 
-    A list with more wrong names than right ones scores 0, unless `mostly_wrong` allows it.
+    Where the row has options, their letters and their texts are the same names. A list with more wrong
+    names than right ones scores 0, unless `mostly_wrong` allows it.
 
     Published sets: Med-R1 (chest X-ray): `measure: recall, fatal: true, negative: No Finding,
     negative_credit: 0.25` (there each hit pays 1 without bound); HumanOmniV2: `mostly_wrong: true`;
@@ -68,10 +70,11 @@ class Labels(AnswerVerifier):
 
     def grade(self, answer: str, truth: Truth, completion: Completion) -> Verdict:
         """Compare the two sets."""
-        right = {text.label(name) for name in truth.labels or ()}
+        right = set(_named(truth.labels or (), truth.options))
         if not right:
             raise ValueError("no true labels: declare the truth none if there are none")
         names, note = parsing.read_names(answer)
+        names = list(dict.fromkeys(_named(names, truth.options)))
         stated = set(names)
         hits = len(stated & right)
         wrong = len(stated - right)
@@ -91,3 +94,10 @@ class Labels(AnswerVerifier):
         if self.measure == "recall":
             return hits / len(right)
         return 1.0 if stated == right else self.subset_credit if stated < right else 0.0
+
+
+def _named(names: Sequence[str], options: Sequence[str] | None) -> Iterator[str]:
+    """Yield the names as they are compared: of options the letter, in lower case."""
+    for name in names:
+        letter = parsing.letter_of(name, options) if options else None
+        yield text.label(letter or name)

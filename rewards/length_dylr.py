@@ -17,10 +17,11 @@ class LengthDylr(CorrectnessVerifier):
 
     With L* the mean length of the group's correct completions, a wrong one of length L gets -0.25
     (1 + cos(pi L / L*)), which is -0.5 at length 0, 0 at L*, and -0.5 from 2 L* on. In a group
-    without a correct one it gets -0.125 (1 + cos(pi L / target)), 0 from `target` tokens on.
+    without a correct one it gets -0.125 (1 + cos(pi L / target)), 0 from `target` tokens on, and -0.25
+    from `limit` on.
     Correct completions get 0. In [-0.5, 0].
 
-    Published sets: VL-Cogito, stage 3: the defaults.
+    Published sets: VL-Cogito, stage 3: `limit: 4096`.
 
     Source: VL-Cogito, arXiv 2507.22607, section 3.2.
 
@@ -35,6 +36,8 @@ class LengthDylr(CorrectnessVerifier):
 
     target: int = 750
     """Tokens from which on a group without a correct completion is not penalised."""
+    limit: int | None = None
+    """Tokens from which on it pays the most after all, as for a completion that was cut; None: never."""
 
     def judge(
         self, completions: Sequence[Completion], sample: Sample, rewards: Sequence[float | None]
@@ -51,6 +54,8 @@ class LengthDylr(CorrectnessVerifier):
 
     def _penalty(self, length: int, mean: float | None) -> float:
         if mean is None:
+            if self.limit is not None and length >= self.limit:
+                return -0.25
             share = min(1.0, length / self.target)
             return -0.125 * (1 + math.cos(math.pi * share))
         share = min(2.0, length / mean) if mean else 2.0

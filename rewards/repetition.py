@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from vlmrl.answers import parsing
+from vlmrl.answers import parsing, text
 from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.scoring.verifier import Laws, Verifier
-
-MAX_WORDS = 10_000
-"""Words that are looked at; a longer text scores by its first ones."""
-MAX_LETTERS = 32
-"""Letters of a word; a longer run without a space is split at commas and tags, or else into its letters."""
-_NO_SPACES = re.compile(
-    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
-)
-"""A letter of a script that puts no spaces between words, each of which counts as one."""
-_PIECE = re.compile(r"[^,;<>]*[,;<>]+|[^,;<>]+")
 
 
 @dataclass(frozen=True)
@@ -64,24 +51,9 @@ class Repetition(Verifier):
         """Count runs."""
         if completion.answer is None:
             return Verdict(0.0, note="no answer")
-        items: list[object]
         if self.unit == "boxes":
             boxes, note = parsing.boxes(completion.answer, completion.frame)
             if not boxes:
                 return Verdict(0.0, note=note)
-            items = [box.xyxy for box in boxes]
-        else:
-            words = [*itertools.islice(_words(completion.text), MAX_WORDS)]
-            last = max(1, len(words) - self.size + 1)
-            items = [tuple(words[i : i + self.size]) for i in range(last)]
-        return Verdict(len(set(items)) / len(items))
-
-
-def _words(text: str) -> Iterator[str]:
-    for word in text.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]:
-        if len(word) <= MAX_LETTERS and not _NO_SPACES.search(word):
-            yield word
-            continue
-        for piece in _PIECE.findall(word):
-            whole = len(piece) <= MAX_LETTERS and not _NO_SPACES.search(piece)
-            yield from (piece,) if whole else piece
+            return Verdict(len({box.xyxy for box in boxes}) / len(boxes))
+        return Verdict(text.distinct_share(completion.text, self.size))

@@ -9,6 +9,7 @@ import pytest
 from helpers.chat_server import chat_servers, reply_as_asked
 from helpers.rating_models import save_clip
 from helpers.recipe_rows import DRAWN, write_rows
+from helpers.score_server import addresses, score_servers
 from helpers.small_recipes import small
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
@@ -18,6 +19,8 @@ from vlmrl.config import load
 from vlmrl.config.tree import shipped
 from vlmrl.data.multiple_choice import shows
 
+SCORES = {"data": [{"score": 0.5}]}
+"""What a server that scores two texts replies, as vLLM's `/score`."""
 RECIPES = [name for name in shipped() if name.startswith("recipes/")]
 QUICK = (
     "recipes/adarft",
@@ -79,8 +82,8 @@ def test_a_recipe_takes_two_steps_with_a_small_model(
     overrides = small(load(name))
     if load(name).teacher:
         overrides += [f"teacher.path={teacher_of(name, overrides, tmp_path / 'teacher')}"]
-    with chat_servers() as start:
-        models = []
+    with chat_servers() as start, score_servers() as score:
+        models = addresses(load(name), score(lambda body: {**SCORES, "score": 0.5}).url)
         for one, model in load(name).models.items():
             if model.url:
                 models += [f"models.{one}.url={start(reply_as_asked).url}"]

@@ -56,6 +56,7 @@ VALUES: dict[str, Any] = {
     ],
 }
 """Our key of a table -> what stands in its column."""
+_KIND = re.compile(r"problem_type == '([^']*)'")
 SOLUTIONS = {
     "box_iou": "[10, 10, 40, 40]",
     "detection": '[{"bbox_2d": [10, 10, 40, 40], "label": "dog"}]',
@@ -89,9 +90,15 @@ def write_rows(config: Config, home: Path) -> None:
 
 def _count(config: Config, source: SourceConfig) -> int:
     """Return how many rows of a file let some be held out and some be trained on."""
-    same = [s for s in config.named_sources if s.options.get("path") == source.options["path"]]
+    same = _sharing(config, source)
     cuts = [int(cut[1]) for s in same if (cut := re.search(r"\[(\d+):\]", s.split))]
     return ROWS * (5 if source.where or "%" in source.split else 1) + max(cuts, default=0)
+
+
+def _sharing(config: Config, source: SourceConfig) -> list[SourceConfig]:
+    """Return the sources that read the same file."""
+    path = source.options.get("path")
+    return [s for s in config.named_sources if s.options.get("path") == path]
 
 
 def _write_file(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -108,8 +115,9 @@ def _columns(config: Config) -> Iterator[str]:
     for source in config.named_sources:
         yield from re.findall(r"[a-z]\w+", re.sub(r"'[^']*'", "", source.where or ""))
     for each in (config, *config.by_stage):
-        for reward in each.rewards:
-            yield from reward.options.get("tells", ())
+        for source in each.named_sources:
+            for reward in each.rewards_of(source):
+                yield from reward.options.get("tells", ())
     for part in (config.data.sampler, *config.strategies):
         for key in ("difficulty", "column"):
             if key in part.options:
@@ -120,6 +128,15 @@ def _columns(config: Config) -> Iterator[str]:
 
 def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
     shown = f"{number % ROWS}.png"
+    kinds = [s for s in _sharing(config, source) if _KIND.search(s.where or "")]
+    if source.card == "table" and len(kinds) > 1:  # one file of rows of several kinds
+        source = kinds[number % len(kinds)]
+        kind = _KIND.search(source.where or "")
+        assert kind is not None
+        alone = config.model_copy(
+            update={"data": config.data.model_copy(update={"train": [source]})}
+        )
+        return {**_row(source, alone, number), "problem_type": kind[1]}
     if source.card == "table":
         values = {**VALUES, "id": str(number), "image": shown}
         columns = source.options["columns"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from helpers.chat_server import chat_servers
 from helpers.recipe_rows import write_rows
+from helpers.score_server import addresses, score_servers
 from vlmrl.answers import templates
 from vlmrl.assemble.sources import open_training
 from vlmrl.config import load
@@ -24,7 +26,7 @@ Pay = Callable[..., list[float | None]]
 def pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Pay a group of texts as a recipe does; `script` is what its judge replies to a request."""
     monkeypatch.chdir(tmp_path)
-    with chat_servers() as start:
+    with chat_servers() as start, score_servers() as score:
 
         def group(
             name: str,
@@ -34,8 +36,11 @@ def pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             row: int = 0,
             progress: float = 0.0,
             changes: Sequence[str] = (),
+            scores: Callable[[dict[str, Any]], Any] | None = None,
         ) -> list[float | None]:
             models = load(name).models if script else {}
+            if scores:
+                changes = [*changes, *addresses(load(name), score(scores).url)]
             urls = [f"models.{model}.url={start(script).url}" for model in models]
             config = load(name, [*urls, *changes])
             write_rows(config, tmp_path)
@@ -84,3 +89,121 @@ def test_reward_anything_pays_by_its_models_scores_for_the_rows_principle(pay: P
         return json.dumps({"scores": scores, "best-to-worst": sorted(scores)})
 
     assert pay("recipes/reward_anything", ["A dog.", "A cat.", ""], script) == [1.0, 0.0, 0.0]
+
+
+THOUGHT = "<think>so</think>"
+
+
+def answered(*answers: str, before: str = THOUGHT) -> list[str]:
+    return [*(f"{before}<answer>{answer}</answer>" for answer in answers), answers[0]]
+
+
+def near(values: Sequence[float]) -> Any:
+    return pytest.approx(list(values), abs=1e-9)
+
+
+def test_mt_r1_zero_mix_adds_comet_to_bleu_behind_the_format(pay: Pay) -> None:
+    def comet(body: dict[str, Any]) -> Any:
+        assert set(body) == {"src", "mt", "ref"} and body["ref"] == "7"
+        return {"score": 0.8 if body["mt"] == body["ref"] else 0.25}
+
+    assert pay("recipes/mt_r1_zero_mix", answered("7", "9"), scores=comet) == near([5.8, 4.25, 0])
+
+
+def test_visual_arft_pays_queries_by_cosine_and_answers_by_words(pay: Pay) -> None:
+    def cosine(body: dict[str, Any]) -> Any:
+        return {"data": [{"score": 0.9 if "seven" in body["text_2"] else 0.4}]}
+
+    texts = [f"{THOUGHT}<search>{query}</search>" for query in ("seven dogs", "a cat")]
+    texts += ["seven dogs", f"{THOUGHT}<answer>seven</answer>"]
+    assert pay("recipes/visual_arft", texts, scores=cosine) == near([1.9, 1.0, 0.0, 0.0])
+    texts = [*answered("7", "7 cats", "9"), f"{THOUGHT}<search>7</search>"]
+    paid = pay("recipes/visual_arft", texts, source="answers", scores=cosine)
+    assert paid == near([2.0, 1 + 2 / 3, 1.0, 0.0, 0.0])
+
+
+def test_ixc_reward_maps_the_number_of_its_server(pay: Pay) -> None:
+    def number(body: dict[str, Any]) -> Any:
+        return {"score": 5.0 if "dog" in body["completion"] else -30}
+
+    changes = ["rewards.0.options.media=false"]
+    paid = pay("recipes/ixc_reward", ["A dog.", "A cat.", ""], scores=number, changes=changes)
+    assert paid == near([0.75, 0.0, 0.0])
+
+
+def test_humansense_pays_a_half_for_a_proper_part_of_the_letters(pay: Pay) -> None:
+    texts = answered("A, B", "B", "dog", "B, C", "C", "")
+    assert pay("recipes/humansense", texts) == [2.0, 1.5, 1.5, 1.0, 1.0, 0.0, 0.0]
+
+
+def test_humanomni_pays_each_kind_of_answer_and_tells_its_judge_the_context(pay: Pay) -> None:
+    def grades(body: dict[str, Any]) -> str:
+        data = data_of(body)
+        asked = body["messages"][0]["content"]
+        assert ("context" in data.get("row", {})) == ("sums up" in asked)
+        return json.dumps({"score": 5 if "7" in data["candidate"] else 1})
+
+    before = "<context>a room</context><think>so</think>"
+
+    def paid(source: str, *answers: str) -> list[float | None]:
+        texts = answered(*answers, before=before)
+        return pay("recipes/humanomni_v2", texts, grades, source=source)
+
+    assert paid("letter", "B", "A") == [2.0, 1.0, 0.0]
+    assert paid("letters", "A,B", "A", "C") == near([2.0, 1 + 2 / 3, 1.0, 0.0])
+    assert paid("number", "7.00", "7.1") == [2.0, 1.0, 0.0]
+    assert paid("quantity", "7", "3.5") == near([2.0, 1.5, 0.0])
+    assert paid("transcript", "7", "9") == [2.0, 1.0, 0.0]
+    assert paid("free", "7", "9") == near([2.0, 1.2, 0.0])
+
+
+def test_craft_gui_asks_a_judge_of_answers_in_words_and_a_rule_of_actions(pay: Pay) -> None:
+    def says_seven(body: dict[str, Any]) -> str:
+        return json.dumps({"score": int("seven" in data_of(body)["candidate"])})
+
+    texts = answered("It is seven.", "It is nine.")
+    paid = pay("recipes/craft_gui", texts, says_seven, source="questions")
+    assert paid == [3.0, 1.0, 0.0]
+
+
+def test_vl_cogito_punishes_repetition_and_length_of_wrong_answers_at_last(pay: Pay) -> None:
+    """Independent: the sums of the published code, in loops over words and lengths."""
+    long = "<think>" + "no " * 40 + "</think>"
+    texts = [
+        f"{THOUGHT}<answer>7</answer>",
+        f"{long}<answer>9</answer>",
+        f"{THOUGHT}<answer>9</answer>",
+        "9",
+    ]
+    lengths = [len(text.split()) for text in texts]
+
+    def repeated(text: str) -> float:
+        words = text.lower().split()
+        runs = [" ".join(words[i : i + 20]) for i in range(len(words) - 19)]
+        return 1 - len(set(runs)) / len(runs) if runs else 0.0
+
+    def dynamic(length: int) -> float:
+        return (
+            -0.5
+            if length >= 2 * lengths[0]
+            else -0.25 * (1 + math.cos(math.pi * length / lengths[0]))
+        )
+
+    def fixed(length: int) -> float:
+        return -0.125 * (1 + math.cos(math.pi * length / 750))
+
+    paid = pay("recipes/vl_cogito", texts, progress=0.9)
+    wanted = [
+        1.5,
+        *(
+            0.5 * (text != "9") + dynamic(length) - 0.5 * repeated(text)
+            for text, length in zip(texts[1:], lengths[1:], strict=True)
+        ),
+    ]
+    assert paid == near(wanted) and repeated(texts[1]) > 0.4
+    paid = pay("recipes/vl_cogito", texts[1:], progress=0.9)
+    wanted = [
+        0.5 * (text != "9") + fixed(length) - 0.5 * repeated(text)
+        for text, length in zip(texts[1:], lengths[1:], strict=True)
+    ]
+    assert paid == near(wanted)

@@ -163,6 +163,15 @@ def test_labels(answer, options, wanted):
     assert score("labels", answer, Truth(labels=("A", "B")), **options) == pytest.approx(wanted)
 
 
+def test_labels_may_be_letters_or_texts_of_options():
+    for labels in (("A", "C"), ("cat", "owl"), ("A", "owl")):
+        truth = Truth(labels=labels, options=("cat", "dog", "owl"))
+        half = {"measure": "exact", "fatal": True, "subset_credit": 0.5}
+        answers = ("A, C", "a,c", "owl, cat", "A, owl", "C", "A, A", "A, B", "dog", "")
+        wanted = [1, 1, 1, 1, 0.5, 0.5, 0, 0, 0]
+        assert [score("labels", answer, truth, **half) for answer in answers] == wanted
+
+
 def test_the_negative_class_pays_its_own_credit():
     options = {
         "measure": "recall",

@@ -43,6 +43,11 @@ def test_dylr_measures_wrong_completions_by_the_correct_ones():
     assert found == pytest.approx([0, 0, -0.5, half, 0, -0.5, -0.5])
 
 
+def test_dylr_pays_a_completion_that_was_cut_the_most_where_none_is_right():
+    found = scores("length_dylr", words(0, 750, 900, 901), [0, 0, 0, 0], limit=901)
+    assert found == pytest.approx([-0.25, 0, 0, -0.25])
+
+
 def test_dylr_without_a_correct_completion_uses_the_target():
     assert scores("length_dylr", words(0, 750, 900), [0, 0, None]) == pytest.approx([-0.25, 0, 0])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
@@ -189,3 +190,35 @@ def _grams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
 
 def _f_measure(shared: int, found: int, right: int) -> float:
     return 2 * shared / (found + right) if found and right else 0.0
+
+
+# --------------------------------------------------------------------------------------------------
+# How much of a text says something new.
+
+
+MAX_WORDS = 10_000
+"""Words that are looked at; a longer text scores by its first ones."""
+MAX_LETTERS = 32
+"""Letters of a word; a longer run without a space is split at commas and tags, or else into its letters."""
+_NO_SPACES = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"
+)
+"""A letter of a script that puts no spaces between words, each of which counts as one."""
+_PIECE = re.compile(r"[^,;<>]*[,;<>]+|[^,;<>]+")
+
+
+def distinct_share(written: str, size: int) -> float:
+    """Return the share of a text's runs of `size` words that are distinct; 1 if it is shorter than one."""
+    words = [*itertools.islice(_plain_words(written), MAX_WORDS)]
+    runs = [tuple(words[i : i + size]) for i in range(max(1, len(words) - size + 1))]
+    return len(set(runs)) / len(runs)
+
+
+def _plain_words(written: str) -> Iterator[str]:
+    for word in written.lower().split(maxsplit=MAX_WORDS)[:MAX_WORDS]:
+        if len(word) <= MAX_LETTERS and not _NO_SPACES.search(word):
+            yield word
+            continue
+        for piece in _PIECE.findall(word):
+            whole = len(piece) <= MAX_LETTERS and not _NO_SPACES.search(piece)
+            yield from (piece,) if whole else piece

@@ -92,8 +92,9 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
     earlier = (turn.media for turn in reversed(history) if turn.media)
     latest = tuple(media) or next(earlier, ())
     truth = _truth(row, latest, typing)
-    if typing.list_options and truth.options and truth.choice and isinstance(row["question"], str):
-        shown = multiple_choice.with_shown_options(row["question"], truth.options, truth.choice)
+    right = truth.choice or next(iter(truth.labels or ()), None)
+    if typing.list_options and truth.options and right and isinstance(row["question"], str):
+        shown = multiple_choice.with_shown_options(row["question"], truth.options, right)
         row = {**row, "question": shown}
     rng = random.Random(f"{typing.seed} {where}")
     demo = demonstrations.demonstration(truth, (0.0, typing.loose / 2, typing.loose), rng)
@@ -254,7 +255,9 @@ def _typed(key: str, value: object) -> Any:
             raise UserError(f"not valid JSON: {error}") from error
     if key == "number":
         return _number(value, key)
-    if key in ("labels", "options", "box_labels") and isinstance(value, str):
+    if key == "labels" and isinstance(value, str):
+        return [name.strip() for name in value.split(",")]  # as an answer is split
+    if key in ("options", "box_labels") and isinstance(value, str):
         return [value]
     return value
 

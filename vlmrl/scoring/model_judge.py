@@ -164,6 +164,17 @@ def describe(sample: Sample) -> dict[str, Any]:
     return {"question": sample.conversation, "truth": truth}
 
 
+def row_of(sample: Sample, columns: Sequence[str]) -> dict[str, Any]:
+    """Return columns of a row that are not the prompt's or the truth's.
+
+    Raises:
+        ValueError: the row lacks one.
+    """
+    if lacking := [column for column in columns if column not in sample.meta]:
+        raise ValueError(f"tells: the row has no column {lacking[0]!r} of texts or numbers")
+    return {column: sample.meta[column] for column in columns}
+
+
 def criteria_of(sample: Sample) -> dict[str, Any]:
     """Return a row's own criteria, for a judge that compares candidates by them; nothing without any."""
     listed = [{"text": c.text, "weight": c.weight} for c in sample.rubric]
@@ -310,11 +321,11 @@ class ModelJudge(Verifier):
         Raises:
             ValueError: the row lacks a column that is to be told.
         """
-        if lacking := [column for column in self.tells if column not in sample.meta]:
-            raise ValueError(f"tells: the row has no column {lacking[0]!r} of texts or numbers")
-        known = describe(sample) if self.truth else {"question": sample.conversation}
+        known: dict[str, Any] = {"question": sample.conversation}
+        if self.truth:
+            known = describe(sample)
         if self.tells:
-            known["row"] = {column: sample.meta[column] for column in self.tells}
+            known["row"] = row_of(sample, self.tells)
         return known
 
     def candidate(self, completion: Completion) -> str:

@@ -59,9 +59,27 @@ def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) 
         Unavailable: no connection, no reply in time, or an error status.
         Invalid: a reply that is no chat completion.
     """
-    address = f"{url.rstrip('/')}/chat/completions"
+    data = post(f"{url.rstrip('/')}/chat/completions", body, key, seconds)
     try:
-        reply = http_client.request("POST", address, body, key, seconds, MAX_BYTES)
+        tree = json.loads(data)
+        text = tree["choices"][0]["message"]["content"]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise Invalid(f"no chat completion: {data[:80]!r}") from error
+    if not isinstance(text, str):
+        raise NoText(f"a chat completion without text: {text!r:.80}")
+    usage = tree.get("usage")
+    return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
+
+
+def post(url: str, body: Mapping[str, object], key: str | None, seconds: float) -> bytes:
+    """Return the body of the reply to a POST of JSON within `seconds`; redirects are not followed.
+
+    Raises:
+        Unavailable: no connection, no reply in time, or an error status.
+        Invalid: a reply of more than MAX_BYTES.
+    """
+    try:
+        reply = http_client.request("POST", url, body, key, seconds, MAX_BYTES)
     except NoReply as error:
         raise Unavailable(str(error)) from error
     if len(reply.data) > MAX_BYTES:
@@ -74,15 +92,7 @@ def chat(url: str, body: Mapping[str, object], key: str | None, seconds: float) 
             retry_after=float(after) if after.isdecimal() else None,
             status=reply.status,
         )
-    try:
-        tree = json.loads(reply.data)
-        text = tree["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise Invalid(f"no chat completion: {reply.data[:80]!r}") from error
-    if not isinstance(text, str):
-        raise NoText(f"a chat completion without text: {text!r:.80}")
-    usage = tree.get("usage")
-    return Reply(text, _tokens(usage, "prompt_tokens"), _tokens(usage, "completion_tokens"))
+    return reply.data
 
 
 def _tokens(usage: object, key: str) -> int:
