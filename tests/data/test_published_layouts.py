@@ -133,7 +133,7 @@ def test_the_parameters_of_v_triune_are_options_of_detection(tmp_path: Path) -> 
     options = json.loads(first.options)
     assert options["matching"] == "label_first" and options["cut"] and options["penalty"] == 0.6
     assert options["weights"] == pytest.approx({"truth_iou": 0.7, "completeness": 0.3})
-    assert len(options["threshold"]) == 11
+    assert options["threshold"] == {"schedule": [[0, 0.85], [0.1, 0.95], [0.25, 0.99]]}
     ratio = {"map": 0.5, "map50": 0.5}
     path = v_triune_rows(tmp_path, verifier_parm={"det_reward_ratio": ratio})
     options = json.loads(samples(path)[1].rewards[0].options)

@@ -207,3 +207,28 @@ def test_vl_cogito_punishes_repetition_and_length_of_wrong_answers_at_last(pay: 
         for text, length in zip(texts[1:], lengths[1:], strict=True)
     ]
     assert paid == near(wanted)
+
+
+def test_v_triune_hardens_the_iou_of_its_rows_and_pays_a_quarter_for_each_tag(pay: Pay) -> None:
+    def boxes(*sides: float) -> str:
+        return json.dumps([{"bbox_2d": [v * 56 / 1000 for v in sides], "label": "dog"}])
+
+    texts = answered(boxes(10, 10, 40, 40), boxes(10, 10, 37, 40), boxes(50, 50, 90, 90))
+
+    def mean(accuracy: float, form: float) -> float:
+        return (1.0 * accuracy + 0.1 * form) / 1.1
+
+    for progress, near_miss in ((0.0, 0.7 * 0.9 + 0.3), (0.09, 0.93), (0.1, 0.0), (0.25, 0.0)):
+        wanted = [mean(1, 1), mean(near_miss, 1), mean(0, 1), mean(1, 0)]
+        assert pay("recipes/v_triune", texts, progress=progress)[:3] == near(wanted[:3])
+    texts = [
+        "<think>\nso\n</think>\n<answer>\n7\n</answer>",
+        "<think>\nso\n</think><answer>7</answer>",
+        "<think>so</think><answer>9</answer>",
+        "9",
+    ]
+    marks = ("<think>\n", "\n</think>", "<answer>\n", "\n</answer>")
+    share = [sum(text.count(mark) == 1 for mark in marks) / 4 for text in texts]
+    wanted = [mean(1, share[0]), mean(1, share[1]), mean(0, share[2]), mean(0, share[3])]
+    assert share == [1.0, 0.5, 0.0, 0.0]
+    assert pay("recipes/v_triune", texts, row=1) == near(wanted)

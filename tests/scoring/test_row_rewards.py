@@ -53,7 +53,16 @@ def test_rewards_are_names_or_objects_as_a_list_or_as_json_text():
         ([{"verifier": "calibration", "options": {"of_options": {}}}], "'of_options': a free text"),
         ([{"verifier": "box_iou", "options": {"treshold": 1}}], "did you mean 'threshold'"),
         ([{"verifier": "box_iou", "options": {"threshold": "much"}}], "valid number"),
-        ([{"verifier": "box_iou", "options": {"threshold": {"schedule": []}}}], "in the config"),
+        ([{"verifier": "box_iou", "options": {"threshold": {"schedule": []}}}], "a schedule is"),
+        (
+            [
+                {
+                    "verifier": "box_iou",
+                    "options": {"threshold": {"schedule": [[0, 0.5], [0.5, "x"]]}},
+                }
+            ],
+            "valid number",
+        ),
         ([{"verifier": "box_iou", "weight": -1}], "expected a number above 0, .*got -1"),
         ([{"verifier": "box_iou", "weight": float("nan")}], "expected a number above 0, .*got nan"),
         ([{"verifier": "box_iou", "weight": 1e300}], "at most 1e\\+06, got 1e\\+300"),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from vlmrl import plugins
+from vlmrl.config.schedule import moments, resolve
 from vlmrl.data.files.rows import WHERE, cell
 from vlmrl.errors import UserError, about_row
 from vlmrl.media.access import reference
@@ -106,7 +107,10 @@ def check_applies(sample: Sample) -> None:
     Raises:
         UserError: its truth has nothing that one of them needs.
     """
-    made = [plugins.build("verifier", r.verifier, json.loads(r.options)) for r in sample.rewards]
+    made = [
+        plugins.build("verifier", r.verifier, _options_at(json.loads(r.options), 0.0))
+        for r in sample.rewards
+    ]
     if not any(verifier.applies_to(sample) for verifier in made):
         needs = "; ".join(
             f"{reward.verifier} needs {verifier.describe_needs()}"
@@ -164,15 +168,19 @@ def _reward(item: object) -> RowReward:
     if verifier.waits:
         raise UserError(f"{name!r} asks a server, which only the config may choose")
     known = plugins.options_of(verifier)
-    for key, value in options.items():
+    for key in options:
         if key in known and key != "correct_by" and _may_name_code(known[key].type):
             raise UserError(
                 f"{name!r}, option {key!r}: a free text, which only the config may choose"
             )
-        if isinstance(value, Mapping) and set(value) == {"schedule"}:
-            raise UserError(f"{name!r}, option {key!r}: a schedule belongs in the config")
-    plugins.build("verifier", name, options)  # which may refuse its options
+    where = f"{name!r}, option"
+    for progress in sorted({m for k, v in options.items() for m in moments(v, f"{where} {k!r}")}):
+        plugins.build("verifier", name, _options_at(options, progress))  # which may refuse them
     return RowReward(name, float(weight), json.dumps(options, sort_keys=True))
+
+
+def _options_at(options: Mapping[str, Any], progress: float) -> dict[str, Any]:
+    return {key: resolve(value, progress) for key, value in options.items()}
 
 
 def _may_name_code(type_: object) -> bool:

@@ -19,11 +19,16 @@ MATCHINGS = {"iou_max_label_first": "label_first", "iou_max_iou_first": "greedy_
 """Parts of `det_reward_ratio` that measure IoU -> how `detection` finds pairs."""
 PARTS = {"map": "map", "map50": "ap50", "map75": "ap75"}
 """Its other parts -> measures of `detection`."""
-THRESHOLDS = [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99]
-"""What IoU is averaged over, the default of V-Triune's reward server."""
+THRESHOLD = {"schedule": [[0, 0.85], [0.1, 0.95], [0.25, 0.99]]}
+"""The IoU of a hit over the share of training done: the dynamic IoU reward of the paper."""
 SIZE_PENALTY = 0.6
 VERIFIERS = {"mathverify": "math", "detection": "detection"}
 """V-Triune's verifiers -> ours."""
+FORMATS: dict[str, dict[str, Any]] = {
+    "mathverify": {"partial": True, "own_lines": True},
+    "detection": {"content": "boxes"},
+}
+"""V-Triune's verifiers -> the options of `format` beside them."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,10 @@ class VTriune(Layout):
     Boxes are from 0 to 1000. The row's `rewards` are its verifier weighted by `accuracy_ratio`, and
     `format` weighted by `format_ratio`. `verifier_parm.det_reward_ratio` becomes the options of
     `detection`: {"iou_max_label_first": 1.0, "iou_completeness": 0.3} is `matching: label_first, cut:
-    true, weights: {truth_iou: 0.7, completeness: 0.3}, penalty: 0.6`, averaged over the thresholds
-    0.5, 0.55, ..., 0.95, 0.99. Its two ways to find pairs at once are refused.
+    true, weights: {truth_iou: 0.7, completeness: 0.3}, penalty: 0.6`, at the threshold 0.85, from a tenth
+    of training on 0.95, from a quarter on 0.99. The `format` of `mathverify` pays a quarter for each tag that
+    stands once on lines of its own, that of `detection` asks for boxes. Two ways to find pairs at once are
+    refused.
 
     Source: V-Triune, verl/workers/reward_manager/remote.py and reward_server/verify.py.
     """
@@ -85,7 +92,7 @@ class VTriune(Layout):
         weights = _weight(row, "accuracy_ratio", 1.0), _weight(row, "format_ratio", 0.1)
         stated: list[dict[str, Any]] = [
             {"verifier": VERIFIERS[named], "weight": weights[0], "options": options},
-            {"verifier": "format", "weight": weights[1]},
+            {"verifier": "format", "weight": weights[1], "options": FORMATS[named]},
         ]
         return [reward for reward in stated if reward["weight"] > 0]
 
@@ -124,7 +131,7 @@ def _detection_options(row: Mapping[str, object]) -> dict[str, Any]:
     if not weights:
         raise UserError(f"key {RATIOS!r}: expected a part above 0, got {dict(stated)}")
     options = {"matching": MATCHINGS[pairs[0]], "cut": True} if pairs else {}
-    return {**options, "weights": weights, "threshold": THRESHOLDS, "penalty": SIZE_PENALTY}
+    return {**options, "weights": weights, "threshold": THRESHOLD, "penalty": SIZE_PENALTY}
 
 
 def _share(stated: Mapping[str, object], key: str, known: tuple[str, ...]) -> float:
