@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.average_precision import average_precision
@@ -27,6 +28,7 @@ _V_TRIUNE: dict[str, Any] = {
     "penalty": 0.6,
 }
 _GRIFFON: dict[str, Any] = {
+    "matching": "l1_giou",
     "quality": "giou",
     "cut": True,
     "weights": {"pair_iou": 1.0, "criterion_recall": 1.0},
@@ -44,12 +46,13 @@ class Detection(AnswerVerifier):
     rules on this one image. Only `iou`, `f1` and `precision` cannot gain from additional boxes; the
     others are for published runs, best with a `penalty`.
 
-    `matching`: see `matching.pairs`. `threshold`: one, or several to average over. `cut`: pairs
-    below the threshold add nothing to Q. `quality: giou` measures pairs by generalised IoU, floored
-    at 0. `saturate`: a quality from here on counts as 1. `check_labels: false` ignores labels.
-    `penalty`: the score is multiplied by penalty^|P - N|; `length_factor`: by min(1, N / P).
-    `use_confidence`: stated confidences order the predictions for AP and greedy_confidence, else
-    all are 1.
+    `matching`: see `matching.pairs`; or `l1_giou`: all min(N, P) pairs whose sum of |corner - corner| in
+    pixels, less 1 for agreeing labels, less gIoU, is least, of which those with quality count. `threshold`:
+    one, or several to average over. `cut`: pairs below the threshold add nothing to Q. `quality: giou`
+    measures pairs by generalised IoU, floored at 0. `saturate`: a quality from here on counts as 1.
+    `check_labels: false` ignores labels. `penalty`: the score is multiplied by penalty^|P - N|;
+    `length_factor`: by min(1, N / P). `use_confidence`: stated confidences order the predictions for AP and
+    greedy_confidence, else all are 1.
 
     Published sets: V-Triune: `matching: label_first (or greedy_iou), cut: true, weights:
     {truth_iou: 0.7, completeness: 0.3}, penalty: 0.6, threshold: {schedule: [[0, 0.85], [0.1,
@@ -57,16 +60,16 @@ class Detection(AnswerVerifier):
     greedy_confidence, use_confidence: true, cut: true`, with the verifier `confidence`; VLM-R1
     weighted_sum: `matching: greedy_iou, cut: true, weights: {truth_iou: 0.7, completeness: 0.3}`;
     VLM-R1 od_ap, od_ap50: `weights: {map: 1}`, `{ap50: 1}`; VLM-R1 odLength: `weights: {map: 1},
-    length_factor: true`; Griffon Vision-R1: `quality: giou, cut: true, weights: {pair_iou: 1,
-    criterion_recall: 1}, saturate: {schedule: [[0, 0.75], [0.5, 0.9]]}, threshold: {schedule: [[0,
-    0.5], [0.5, 0.75]]}`.
+    length_factor: true`; Griffon Vision-R1: `matching: l1_giou, quality: giou, cut: true, weights:
+    {pair_iou: 1, criterion_recall: 1}, saturate: {schedule: [[0, 0.75], [0.5, 0.9]]}, threshold:
+    {schedule: [[0, 0.5], [0.5, 0.75]]}`.
 
     Refuses: wrong labels, duplicates and grids of boxes (P counts them all), over 1000 boxes, boxes
     without area, nan, infinities. An explicit `[]` scores 1 only where the truth is declared none.
 
     Source: V-Triune, arXiv 2505.18129; Visual-RFT, arXiv 2503.01785; VLM-R1, arXiv 2504.07615;
-    Vision-R1 (Griffon), arXiv 2503.18013. Differs: Griffon's matching cost has no L1 and
-    class-probability terms.
+    Vision-R1 (Griffon), arXiv 2503.18013. Differs: Griffon's class
+    probability is 1 or 0, as an answer in words has none.
 
     Raises:
         ValueError: the truth has no boxes and is not declared none.
@@ -104,8 +107,9 @@ class Detection(AnswerVerifier):
 
     weights: Mapping[Part, float] = field(default_factory=lambda: {"iou": 1.0})
     """Weight by measure."""
-    matching: How = "hungarian"
-    """How pairs are found, see `matching.pairs`."""
+    matching: How | Literal["l1_giou"] = "hungarian"
+    """How pairs are found, see `matching.pairs`; `l1_giou`: by the least distance of corners in pixels, less
+    label, less gIoU."""
     threshold: float | tuple[float, ...] = 0.5
     """Smallest quality of a hit; one, or several to average over."""
     cut: bool = False
@@ -146,8 +150,8 @@ class Detection(AnswerVerifier):
         boxes, note = parsing.boxes(answer, completion.frame)
         if not boxes:
             return Verdict(0.0, note=note)
-        iou, quality = self._compared(boxes, right, completion.frame)
-        parts = self._measured(quality, self._scores(boxes))
+        iou, quality, cost = self._compared(boxes, right, completion.frame)
+        parts = self._measured(quality, cost, self._scores(boxes))
         if {"map", "ap50", "ap75"} & set(self.weights):
             parts |= self._precisions(iou, boxes, right)
         total = sum(self.weights.values())
@@ -162,23 +166,32 @@ class Detection(AnswerVerifier):
 
     def _compared(
         self, stated: Sequence[Box], right: Sequence[Box], frame: Frame
-    ) -> tuple[Array, Array]:
-        """IoU of every pair, and its quality: 0 where the labels do not agree. Both [P, N].
+    ) -> tuple[Array, Array, Array]:
+        """IoU of every pair, its quality (0 where the labels do not agree) and its cost. All [P, N].
 
         In pixels where the size is known: whole pixels then give the very IoU of COCOeval.
         """
         size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
         a, b = (np.round(geometry.array(boxes) * size, 9) for boxes in (stated, right))
         iou = geometry.iou_matrix(a, b)
-        quality = iou if self.quality == "iou" else np.clip(geometry.giou_matrix(a, b), 0.0, 1.0)
-        return iou, quality * agreement(stated, right) if self.check_labels else quality
+        giou, agree = geometry.giou_matrix(a, b), agreement(stated, right)
+        quality = iou if self.quality == "iou" else np.clip(giou, 0.0, 1.0)
+        cost = np.abs(a[:, None] - b[None]).sum(-1) - agree - giou
+        return iou, quality * agree if self.check_labels else quality, cost
 
-    def _measured(self, quality: Array, scores: Sequence[float]) -> dict[str, float]:
+    def _measured(self, quality: Array, cost: Array, scores: Sequence[float]) -> dict[str, float]:
         """Every measure but AP, each the mean over the thresholds."""
+        cheapest = [*zip(*linear_sum_assignment(cost), strict=True)]
+
+        def paired(threshold: float) -> list[tuple[int, int]]:
+            if self.matching != "l1_giou":
+                return pairs(quality, threshold, self.matching, scores)
+            return [(p, n) for p, n in cheapest if quality[p, n] >= threshold and quality[p, n] > 0]
+
         rows = []
         for threshold in self._thresholds():
-            hits = pairs(quality, threshold, self.matching, scores)
-            counted = hits if self.cut else pairs(quality, 0.0, self.matching, scores)
+            hits = paired(threshold)
+            counted = hits if self.cut else paired(0.0)
             rows.append(self._row(quality, hits, counted))
         return {part: math.fsum(row[part] for row in rows) / len(rows) for part in rows[0]}
 

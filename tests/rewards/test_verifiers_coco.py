@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import itertools
 import json
+import random
 
 import numpy as np
 import pytest
@@ -231,3 +233,51 @@ def test_the_four_ways_of_matching_differ_where_they_should():
 def test_hungarian_prefers_more_pairs_to_a_better_one():
     quality = np.array([[1.0, 0.6], [0.6, 0.0]])
     assert set(pairs(quality, 0.5)) == {(0, 1), (1, 0)}
+
+
+def test_l1_giou_pairs_by_the_least_cost_of_all_permutations():
+    """Independent: every permutation, costs of plain numbers (Vision-R1, arXiv 2503.18013)."""
+    draw = random.Random(3)
+
+    def box():
+        x, y = draw.randint(0, 60), draw.randint(0, 60)
+        return [x, y, x + draw.randint(5, 39), y + draw.randint(5, 39)]
+
+    def area(b):
+        return max(0, b[2] - b[0]) * max(0, b[3] - b[1])
+
+    def giou(a, b):
+        both = area([max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])])
+        hull = area([min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])])
+        union = area(a) + area(b) - both
+        return both / union - (hull - union) / hull
+
+    differs = 0
+    for _ in range(40):
+        stated = [(box(), draw.choice(("cat", "dog"))) for _ in range(3)]
+        near = [([v + draw.randint(-4, 4) for v in b], name) for b, name in stated]
+        right = [([max(0, min(100, v)) for v in b], name) for b, name in near]
+        cost = [
+            [
+                sum(abs(x - y) for x, y in zip(a, b, strict=True)) - (s == r) - giou(a, b)
+                for b, r in right
+            ]
+            for a, s in stated
+        ]
+        best = min(
+            itertools.permutations(range(3)), key=lambda o: sum(cost[p][o[p]] for p in range(3))
+        )
+        quality = [
+            max(0.0, giou(stated[p][0], right[best[p]][0])) * (stated[p][1] == right[best[p]][1])
+            for p in range(3)
+        ]
+        wanted = sum(q for q in quality if q >= 0.5) / 3
+        answer = json.dumps([{"bbox_2d": b, "label": name} for b, name in stated])
+        truth = Truth(boxes=tuple(Box(*(v / 100 for v in b), name) for b, name in right))
+        options = {"quality": "giou", "cut": True, "weights": {"pair_iou": 1.0}, "threshold": 0.5}
+        verifier = plugins.build("verifier", "detection", {**options, "matching": "l1_giou"})
+        paid = judge(verifier, answer, truth).score
+        assert paid == pytest.approx(wanted)
+        other = plugins.build("verifier", "detection", options)
+        differs += judge(other, answer, truth).score != pytest.approx(wanted)
+    assert differs < 40
