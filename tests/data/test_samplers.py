@@ -108,6 +108,18 @@ def test_prioritised_draws_by_one_minus_the_success_rate() -> None:
     assert [first[row] / 4000 for row in range(4)] == pytest.approx(weights / 2.35, abs=0.035)
 
 
+def test_prioritised_drops_solved_rows_while_others_are_left() -> None:
+    sampler = plugins.build("sampler", "prioritised", {"least_weight": 1.0, "drop_at": 0.9})
+    state = begin(sampler, np.zeros(5))
+    sampler.learn(state, seen([0, 1, 2], [0.9, 1.0, 0.89]))
+    drawn = Counter(row for b in range(3000) for row in sampler.choose(state, b, 1, NONE).tolist())
+    assert {row: count / 3000 for row, count in drawn.items()} == pytest.approx(
+        {2: 1 / 3, 3: 1 / 3, 4: 1 / 3}, abs=0.03
+    )
+    assert {*sampler.choose(state, 0, 5, NONE).tolist()[3:]} == {0, 1}
+    assert sampler.metrics(state, np.array([2]))["sampler/dropped"] == 0.4
+
+
 # ----------------------------------------------------------------------------------------- many rows
 
 

@@ -78,6 +78,31 @@ def test_logprobs_of_a_mixed_batch_equal_one_plain_hf_forward_per_completion(fam
         torch.testing.assert_close(ours[row][micro.mask[row]], expected, atol=2e-5, rtol=0)
 
 
+def test_a_head_kept_in_float32_computes_so_under_autocast():
+    torch.manual_seed(0)
+    head, targets = torch.nn.Linear(16, 40, bias=False), torch.randint(0, 40, (12,))
+    hidden = torch.randn(12, 16).bfloat16()
+
+    def numbers(given):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = head(given)
+            found, _ = logprobs.head_logprobs(given, head, targets, temperature=1.0)
+        return logits, found, *torch.autograd.grad(found.sum(), [given, head.weight])
+
+    rounded = numbers(hidden.clone().requires_grad_())
+    logprobs.keep_float32(head)
+    logits, found, of_hidden, of_weight = numbers(hidden.clone().requires_grad_())
+    exact = hidden.float().requires_grad_()
+    full = exact @ head.weight.T
+    scored = full.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    slopes = torch.autograd.grad(scored.sum(), [exact, head.weight])
+    assert torch.equal(logits, full) and rounded[0].dtype == torch.bfloat16
+    torch.testing.assert_close(found, scored)
+    torch.testing.assert_close(of_weight, slopes[1])
+    torch.testing.assert_close(of_hidden, slopes[0].bfloat16())
+    assert (rounded[1] - scored).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("rows", [7, 2**14])
 def test_under_autocast_the_backward_multiplies_in_its_dtype_and_gradients_are_whole(
     monkeypatch, rows

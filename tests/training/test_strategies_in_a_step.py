@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
-from vlmrl.assemble.build import ShuffledRewards
+from vlmrl.assemble.build import RandomRewards, ShuffledRewards
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
 
@@ -93,11 +93,43 @@ def test_shuffled_rewards_are_the_same_rewards_in_an_order_of_the_draw() -> None
     assert not torch.equal(first.total, shuffle(1).total)
 
 
+def test_random_rewards_do_not_read_the_completions() -> None:
+    rollouts, valid = Rollouts(PromptBatch(()), ()), torch.ones(50, 40).bool()
+    valid[0, 0] = False
+
+    def draw(step: int, total: torch.Tensor) -> torch.Tensor:
+        given = Rewards(total, valid, ())
+        return RandomRewards(0.3).expand(rollouts, given, BatchDraw(0, step, 0, 0.0), None)[1].total  # type: ignore[arg-type]
+
+    first = draw(0, torch.zeros(50, 40))
+    assert torch.equal(first, draw(0, torch.rand(50, 40))) and not torch.equal(
+        first, draw(1, first)
+    )
+    assert {*first.flatten().tolist()} == {0.0, 1.0} and first[0, 0] == 0
+    assert first.mean().item() == pytest.approx(0.3, abs=0.03)
+
+
 def test_the_config_says_which_strategies_a_step_has(tmp_path: Path) -> None:
     def names(*more: str) -> list[str]:
         with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
             return [type(strategy).__name__ for strategy in trainer.strategies]
 
     assert names() == []
+    assert names("control.random_rewards=0.5") == ["RandomRewards"]
     both = names("strategies=[shuffled_frames]", "control.shuffle_rewards=true")
     assert both == ["ShuffledFrames", "ShuffledRewards"]
+
+
+@pytest.mark.parametrize("every", [None, 1, 2])
+def test_the_optimizer_forgets_its_averages_at_each_nth_step(
+    tmp_path: Path, every: int | None
+) -> None:
+    keys = ["optimizer.minibatches=1", "optimizer.epochs=1"]
+    keys += [] if every is None else [f"optimizer.reset_every={every}"]
+    counts = []
+    with begin_training(ahead_config(tmp_path / "run", *keys)) as trainer:
+        for _ in range(3):
+            trainer.step()
+            states = trainer.policy.optimizer.state.values()
+            counts.append({int(state["step"]) for state in states})
+    assert counts == {None: [{1}, {2}, {3}], 1: [{1}] * 3, 2: [{1}, {2}, {1}]}[every]

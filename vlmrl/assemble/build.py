@@ -6,7 +6,7 @@ import functools
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,21 @@ class ShuffledRewards(Strategy):
         order = order.view(rewards.total.shape)
         total, valid = rewards.total.flatten()[order], rewards.valid.flatten()[order]
         return rollouts, Rewards(total, valid, rewards.verdicts)
+
+
+@dataclass(frozen=True)
+class RandomRewards(Strategy):
+    """The strategy behind `control.random_rewards`."""
+
+    chance: float = 0.5
+
+    def expand(
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
+    ) -> tuple[Rollouts, Rewards]:
+        """Replace totals [P, G] by 1 or 0 at random; what has no reward has none, verdicts stay."""
+        generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))
+        total = (torch.rand(rewards.total.shape, generator=generator) < self.chance).float()
+        return rollouts, replace(rewards, total=torch.where(rewards.valid, total, 0.0))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -164,6 +179,8 @@ def build_trainer(
 def _build_strategies(config: Config) -> list[Strategy]:
     """Build what the config adds to the plain step, in the order in which it acts."""
     named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
+    if config.control.random_rewards is not None:
+        named.append(RandomRewards(config.control.random_rewards))
     return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -227,7 +228,26 @@ def head_logprobs(
     if getattr(head, "bias", None) is not None:
         raise ValueError("language-model heads with a bias are not supported")
     weight: torch.Tensor = head.weight  # type: ignore[assignment]
-    return _HeadLogProbs.apply(hidden, weight, targets, temperature, entropy_gradient)
+    if not getattr(head, "kept_float32", False):
+        return _HeadLogProbs.apply(hidden, weight, targets, temperature, entropy_gradient)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return _HeadLogProbs.apply(hidden, weight.float(), targets, temperature, entropy_gradient)
+
+
+def keep_float32(head: torch.nn.Module) -> None:
+    """Let a head without bias compute in float32 wherever it is called, inside of autocast, too.
+
+    Source: MiniMax 2025 (MiniMax-M1), arXiv 2506.13585, section 3.2; Khatri et al. 2025 (ScaleRL), arXiv
+    2510.13786.
+    """
+    head.kept_float32 = True  # type: ignore[assignment]
+    head.forward = types.MethodType(_float32_logits, head)
+
+
+def _float32_logits(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    weight: torch.Tensor = head.weight  # type: ignore[assignment]
+    with torch.autocast(hidden.device.type, enabled=False):
+        return torch.nn.functional.linear(hidden.float(), weight.float())
 
 
 class _HeadLogProbs(torch.autograd.Function):

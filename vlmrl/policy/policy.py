@@ -26,6 +26,7 @@ from vlmrl.forward.logprobs import (
     completion_logprobs,
     disagreement,
     few_rows,
+    keep_float32,
     without_dropout,
 )
 from vlmrl.models import attention
@@ -131,6 +132,8 @@ class Policy:
         self._can_share = self.family.shared and attention.install(self.base)
         if config.dtype == "bfloat16":
             install_experts(self.base)
+        if config.float32_head:
+            keep_float32(self.family.head(self.base))
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = self._find_split()
         if config.gradient_checkpointing:

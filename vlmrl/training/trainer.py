@@ -251,9 +251,14 @@ class Trainer:
         )
 
     def _prepare(self, batches: list[TrainBatch]) -> list[TrainBatch]:
-        """Run the forwards that the algorithm needs before the update; it may then change the batches."""
+        """Run the forwards that the algorithm needs before the update; it may then change the batches.
+
+        Before it the optimizer forgets what it is to forget.
+        """
         self.engine.rest()
         optimizer = self._now.optimizer
+        if optimizer.reset_every and self.done % optimizer.reset_every == 0:
+            self.policy.optimizer.state.clear()
         passes = passes_of(self.algorithm, optimizer.minibatches * optimizer.epochs > 1)
         seed = seed_of(self.config.run.seed, SEED_OF_MASKS, self.done)
         with self.timers("logprob"):

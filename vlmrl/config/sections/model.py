@@ -261,6 +261,8 @@ class ModelConfig(Section):
     router_replay: bool = False
     """Choose each token's experts in the update as the engine chose them in the rollout (R3): for
     mixtures of experts, with engine hf, vllm, or on GPUs vllm_server."""
+    float32_head: bool = False
+    """Compute logits in float32 where all else is in bfloat16, in the update and by engine hf."""
     attention: str | None = None
     """Attention implementation of transformers (sdpa, eager, flash_attention_2 ...)."""
     min_pixels: int | None = Field(None, ge=1)
@@ -312,6 +314,8 @@ class OptimizerConfig(Section):
     """Steps of linear warm-up from 0 to `lr`."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or falling to 0 at the last step."""
+    reset_every: int | None = Field(None, ge=1)
+    """Forget AdamW's averages before each N-th step of RL, as Kimi k1.5 does before each. null: never."""
     minibatches: Scheduled[int] = Field(1, ge=1)
     """Minibatches, and so optimizer updates, per batch of rollouts. Groups stay whole. 1: on-policy."""
     epochs: Scheduled[int] = Field(1, ge=1)

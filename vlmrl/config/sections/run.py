@@ -216,6 +216,8 @@ class ControlConfig(Section):
 
     shuffle_rewards: bool = False
     """Permute the rewards over the whole batch before advantages are computed."""
+    random_rewards: float | None = Field(None, gt=0, lt=1)
+    """Reward each completion with 1 by this chance, else with 0, whatever it says."""
 
 
 # --------------------------------------------------------------------------------------------------

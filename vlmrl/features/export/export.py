@@ -242,8 +242,9 @@ def _introduction(config: Config, checkpoint: Path, form: str) -> str:
         f"{step} steps of reinforcement learning" if phase == "step" else f"{step} supervised steps"
     )
     text = f"{what} {start}: {steps} (`{config.algorithm.name}`) with rewards that are checked, by vlmrl."
-    if config.control.shuffle_rewards:
-        text += " **This was a control run: its rewards were shuffled, so it learned nothing on purpose.**"
+    if config.control.shuffle_rewards or config.control.random_rewards is not None:
+        how = "shuffled" if config.control.random_rewards is None else "random"
+        text += f" **This was a control run: its rewards were {how}, so it learned nothing on purpose.**"
     return text
 
 

@@ -2,7 +2,7 @@
 
 Source: Kimi Team 2025, "Kimi k1.5", arXiv 2501.12599, eq. 3: the gradient of log-prob times (r - mean),
 less half of tau times that of the squared log ratio of the whole completion; no clip. The paper gives
-no tau. Differs: the optimizer's moments are kept (the paper resets them when the old policy changes);
+no tau. That the optimizer's moments are forgotten when the old policy changes is `optimizer.reset_every: 1`;
 its length reward is the verifier `length_kimi`.
 """
 

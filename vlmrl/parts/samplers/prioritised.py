@@ -24,22 +24,28 @@ class Prioritised(AdaptiveSampler):
 
     Source: Kimi team 2025, "Kimi k1.5", arXiv 2501.12599, section 2.3.3.
 
-    Differs: a least weight, so that a solved row is seen again; no row comes twice in a batch, and
-    rows in flight are not drawn again while there are others.
+    Differs: a least weight, so that a solved row is seen again unless `drop_at` drops it; no row comes
+    twice in a batch, and rows in flight are not drawn again while there are others.
     """
 
     curves: ClassVar[Mapping[str, str]] = {
         "sampler/success": "Mean success rate of the rows drawn, as the sampler `prioritised` knew them.",
+        "sampler/dropped": "Share of all rows that `prioritised` has dropped as solved (`drop_at`).",
     }
 
     least_weight: float = 0.05
-    """Weight of a row that always succeeds, in (0, 1]."""
+    """Weight of a row that always succeeds, in (0, 1]; 1: all rows are drawn alike."""
+    drop_at: float | None = None
+    """Success rate at which a row is not drawn again, unless too few others are left for a batch (ScaleRL,
+    arXiv 2510.13786: 0.9). null: none is dropped."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_weight <= 1:
             raise ValueError(
                 f"least_weight: expected a number in (0, 1], got {self.least_weight:g}"
             )
+        if self.drop_at is not None and not 0 < self.drop_at <= 1:
+            raise ValueError(f"drop_at: expected a number in (0, 1], got {self.drop_at:g}")
 
     def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Begin with all success rates at 0."""
@@ -60,7 +66,10 @@ class Prioritised(AdaptiveSampler):
         rows = some_of(state.count, wanted, state.seed, batch, 1)
         weight = np.maximum(self.least_weight, 1 - state.arrays["success"][rows])
         chance = (scatter(rows, state.seed, batch) + 0.5) / 2.0**64
-        return best(rows, count, np.isin(rows, avoid), -np.log(chance) / weight)
+        dropped = np.zeros(len(rows), bool)
+        if self.drop_at is not None:
+            dropped = state.arrays["success"][rows] >= np.float32(self.drop_at)
+        return best(rows, count, np.isin(rows, avoid), dropped, -np.log(chance) / weight)
 
     def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Take the rewards into the success rates."""
@@ -71,7 +80,12 @@ class Prioritised(AdaptiveSampler):
 
     def metrics(self, state: SamplerState, rows: np.ndarray) -> Mapping[str, float]:
         """Return the mean success rate of the rows, and the share of rows seen so far."""
+        solved: dict[str, float] = {}
+        if self.drop_at is not None:
+            share = float((state.arrays["success"] >= np.float32(self.drop_at)).mean())
+            solved = {"sampler/dropped": share}
         return {
+            **solved,
             "sampler/success": float(state.arrays["success"][rows].mean()),
             "sampler/visited": state.scalars["visited"] / state.count,
         }
