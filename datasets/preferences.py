@@ -12,7 +12,8 @@ import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -35,7 +36,7 @@ from vlmrl.schema import Demo, Media, MediaKind, Sample, Truth
 # key states the question, it is what both lists of turns begin with.
 
 
-KEYS = ("id", "question", "better", "worse", "first", "second", "preferred", *LISTS)
+KEYS = ("id", "question", "better", "worse", "first", "second", "preferred", "margin", *LISTS)
 """What a column can hold: the better and the worse answer, or two and which one is preferred."""
 QUESTIONS = ("question", "prompt", "query", "problem")
 """Keys of the question beside `chosen` and `rejected`, the first that a row has being taken."""
@@ -61,6 +62,8 @@ class PreferencePair:
     """Kind -> values that `vlmrl.media.access.reference` takes."""
     better: str
     worse: str
+    margin: float = field(default=0.0, kw_only=True)
+    """By how much the better one is better, as its annotators say."""
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
@@ -95,6 +98,11 @@ def read_pair(row: Row, columns: Mapping[str, str]) -> PreferencePair:
             forms = "; ".join(" and ".join(keys) for keys in FORMS)
             raise UserError(f"no pair of answers: expected the keys {forms}, or `columns`")
         pair = read(row)
+    margin = row.get(columns.get("margin", "margin"))
+    if margin is not None:
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < inf:
+            raise UserError(f"margin: expected a number from 0 on, got {margin!r:.60}")
+        pair = replace(pair, margin=float(margin))
     if pair.better.strip() == pair.worse.strip():
         raise UserError(f"expected two different answers, got {pair.better!r:.60} twice")
     return pair
@@ -228,7 +236,11 @@ class Preferences(Card):
     columns: Mapping[str, str] = field(default_factory=dict)
     """Our key -> your column: `question`; `image`, `video`, `audio` (one or a list); `id`; and `better` and
     `worse`, or `first`, `second` and `preferred` (1 or 2, A or B, first or second, or that column's
-    name). Empty: known by the keys."""
+    name). Empty: known by the keys. `margin`, there or a key of that name: by how much the better answer
+    is better."""
+    answers: Literal["shown", "apart"] = "shown"
+    """shown: the prompt asks which of both is better. apart: the prompt is the question alone, and the
+    better answer its truth and demonstration, for `sft.objective: preferences`."""
     order: Literal["drawn", "better_first", "better_second"] = "drawn"
     """Which answer is shown as the first. drawn: either, by `seed` and the row's texts, so that the place
     says nothing. The other two, each in a source of its own, measure how much the place counts."""
@@ -253,13 +265,18 @@ class Preferences(Card):
         pair = read_pair(row, self.columns)
         name = row.get(self.columns.get("id", "id"))
         right = "1" if self._shows_better_first(pair) else "2"
+        parts, demo = self._parts(pair, right), Demo(text=right)
+        if self.answers == "apart":
+            better, worse = pair.better.strip(), pair.worse.strip()
+            parts = tuple(self._asked(pair))
+            demo = Demo(text=better, rejected=worse, margin=pair.margin)
         where = str(row.get(WHERE, ""))
         return Sample(
             id=where if name is None else str(name),
             source=source,
-            parts=self._parts(pair, right),
-            truth=Truth(text=(right,)),
-            demo=Demo(text=right),
+            parts=parts,
+            truth=Truth(text=(str(demo.text),)),
+            demo=demo,
             meta={"where": where},
         )
 
@@ -286,17 +303,21 @@ class Preferences(Card):
         texts = json.dumps([self.seed, pair.question, pair.better, pair.worse])
         return random.Random(texts).random() < 0.5
 
-    def _parts(self, pair: PreferencePair, right: str) -> tuple[str | Media, ...]:
-        """Return the prompt; the question's media stand where it says, and first where it does not."""
+    def _asked(self, pair: PreferencePair) -> list[str | Media]:
+        """Return the question; its media stand where it says, and first where it does not."""
         media = [
             reference(value, self.media_root(), kind)
             for kind in KINDS
             for value in pair.media.get(kind, ())
         ]
         try:
-            asked = list(place_media(pair.question, media))
+            return list(place_media(pair.question, media))
         except UserError as error:
             raise UserError(f"the question: {error}") from error
+
+    def _parts(self, pair: PreferencePair, right: str) -> tuple[str | Media, ...]:
+        """Return the prompt that shows both answers."""
+        asked = self._asked(pair)
         leading = 0
         while leading < len(asked) and isinstance(asked[leading], Media):
             leading += 1

@@ -49,7 +49,7 @@ class Bmas(AnswerVerifier):
 
     vectors: str | None = None
     """A `.npz` file with `words` [V] (text) and `vectors` [V, D], for example the policy's own embedding
-    table; a word that it lacks is similar to itself only."""
+    table, by `vlmrl export MODEL --embeddings FILE`; a word that it lacks is similar to itself only."""
     length_penalty: bool = True
     """Multiply by shorter / longer length in words, without which naming the whole vocabulary would
     make one half perfect."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.chat_server import chat_servers, reply_as_asked
-from helpers.rating_models import save_clip
+from helpers.rating_models import save_clip, save_value_head
 from helpers.recipe_rows import DRAWN, write_rows
 from helpers.score_server import addresses, score_servers
 from helpers.small_recipes import small
@@ -27,6 +27,9 @@ QUICK = (
     "recipes/concise",
     "recipes/deepeyes",
     "recipes/on_policy_distillation",
+    "recipes/mixed_r1",
+    "recipes/perl",
+    "recipes/perl_reward",
     "recipes/r1_aqa",
     "recipes/videochat_r1",
     "recipes/visual_rft_lisa",
@@ -34,8 +37,8 @@ QUICK = (
     "recipes/vlm_rm",
     "recipes/writing_zero",
 )
-"""A sampler, stages, tools, a teacher, audio, video, an image, LoRA, a second model: these train in every
-run, others at night."""
+"""A sampler, stages, tools, a teacher, audio, video, an image, LoRA, a second model, a reward model: these
+train in every run, others at night."""
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -88,11 +91,12 @@ def test_a_recipe_takes_two_steps_with_a_small_model(
             if model.url:
                 models += [f"models.{one}.url={start(reply_as_asked).url}"]
             else:
-                clip = save_clip(tmp_path / one)
-                models += [f"models.{one}.path={clip}", f"models.{one}.devices=''"]
+                save = save_clip if "clip" in model.path else save_value_head
+                models += [f"models.{one}.path={save(tmp_path / one)}", f"models.{one}.devices=''"]
         config = load(name, [*overrides, *models, f"run.dir={tmp_path / 'run'}"])
         summary = lifecycle.train(config)
-    assert summary["finished"] and summary["steps"] == 2
+    assert summary["finished"] and summary["steps"] == config.run.steps
+    assert config.run.steps == 2 or config.trains_scores
     assert summary["dropped"] == {} and summary["faulted"] == {}
 
 

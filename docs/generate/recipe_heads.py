@@ -57,6 +57,9 @@ def describe_run(config: Config) -> str:
     rollout, optimizer = config.rollout, config.optimizer
     algorithm = plugins.build("algorithm", config.algorithm.name, _first(config.algorithm.options))
     updates = f", {optimizer.minibatches} updates a batch" if optimizer.minibatches != 1 else ""
+    if config.trains_scores and (sft := config.sft) is not None:
+        pairs = f"{sft.max_steps} steps of {sft.batch_size} pairs of answers"
+        return f"{pairs}, rate {_say(sft.lr)}; a reward model."
     lines = [
         f"{config.run.steps} steps of {_say(rollout.prompts)} prompts by {_say(rollout.group_size)}, "
         f"{_say(rollout.max_tokens)} tokens, temperature {_say(rollout.temperature)}; "

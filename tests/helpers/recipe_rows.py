@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 from PIL import Image
@@ -83,6 +84,10 @@ def write_rows(config: Config, home: Path) -> None:
             files = [path] if path.suffix else [folder / f"{s}.jsonl" for s in ("train", "test")]
             for file in files:
                 _write_file(file, rows)
+        for reward in config.rewards_of(source):
+            if "vectors" in reward.options:
+                vectors = numpy.eye(2, dtype=numpy.float32)
+                numpy.savez(home / reward.options["vectors"], words=["7", "red"], vectors=vectors)
         for tool in source.tools:
             if "pages" in tool.options:
                 _write_pages(home / tool.options["pages"])

@@ -42,6 +42,7 @@ def small(config: Config) -> list[str]:
         overrides += ["rollout.turns.branching.initial=2"]
     if config.sft:
         overrides += [f"sft.{key}=2" for key in ("max_steps", "batch_size", "validate_from")]
+        overrides += ["run.steps=0"] if config.trains_scores else []
         overrides += ["sft.decay_steps=1", "sft.warmup_steps=1", "sft.validation_limit=2"]
     for row, source in enumerate(config.data.train):
         for column, tool in enumerate(source.tools):

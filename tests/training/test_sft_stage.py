@@ -20,7 +20,9 @@ def run_stage(config: SftConfig, metric: float = 0.0) -> tuple[sft.Stage, list[f
     stage, rates = sft.Stage(), []
     while not stage.done(config):
         rates.append(stage.lr(config))
-        stage, _ = sft.check(replace(stage, step=stage.step + 1), config, lambda: metric)
+        stage, _ = sft.check(
+            replace(stage, step=stage.step + 1), config, lambda: {"reward": metric}
+        )
     return stage, rates
 
 

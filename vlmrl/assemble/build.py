@@ -207,7 +207,13 @@ def _build_policy(
         loaded = load_policy_model(config, start, sources, as_stored=shard)
     if config.model.lora is not None:
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
-    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard)
+    head = None
+    if config.trains_scores:
+        from vlmrl.models.value_head import first_weight  # a plain run has no such head
+
+        size = loaded.model.config.get_text_config().hidden_size
+        head = first_weight(None if path is None else str(path), size, config.run.seed)
+    policy = Policy(*loaded, config.model, config.at(0).rollout.temperature, shard, head)
     stack.enter_context(begin_folder(config, policy, start, begun, output))
     return policy
 

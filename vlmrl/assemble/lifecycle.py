@@ -18,10 +18,15 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
-from vlmrl.assemble.prompts import build_eval_batches, build_loader
+from vlmrl.assemble.prompts import (
+    build_eval_batches,
+    build_loader,
+    pair_maker_of,
+    prompt_maker_of,
+)
 from vlmrl.assemble.turns import opened_tools
-from vlmrl.config import Config, EvaluationConfig
-from vlmrl.data.source import open_configured
+from vlmrl.config import Config, EvaluationConfig, SftConfig
+from vlmrl.data.source import Source, open_configured
 from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
@@ -31,6 +36,7 @@ from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
+from vlmrl.schema import PromptBatch
 from vlmrl.system import distributed, files, processes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training.divergence import set_reference
@@ -207,10 +213,11 @@ def _run(
             start = copies.restore(start)
     start = distributed.from_main(start)
     progress = checkpoint.read_progress(start) if start else Progress()
-    if progress.phase == "rl" and progress.step >= config.run.steps:
+    if _is_done(config, progress):
         summary = run_folder.read_summary(config.folder)
         # Without one the run was killed after its last checkpoint: it goes on to its end.
-        if summary and summary["finished"] and summary["steps"] == progress.step:
+        steps = 0 if config.trains_scores else progress.step
+        if summary and summary["finished"] and summary["steps"] == steps:
             if copies is not None:
                 copies.finish()
             return summary
@@ -230,11 +237,13 @@ def _run(
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
         finished = run_cold_start(trainer, start, progress, interrupt)
-        if finished:
+        if finished and not config.trains_scores:
             begin_rl(trainer, start, progress)
             finished = trainer.run(interrupt)
         result = {"finished": finished, **summarise(trainer)}
     if distributed.is_main():
+        if config.trains_scores:
+            result["validation"] = run_folder.last_validation(config.folder)
         run_folder.write_summary(config.folder, result)
         if config.run.report and write_report is not None:
             with output.doing("writing the report"):
@@ -242,6 +251,15 @@ def _run(
     if copies is not None and copies.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
+
+
+def _is_done(config: Config, progress: Progress) -> bool:
+    if config.trains_scores and progress.phase == "sft" and progress.step:
+        from vlmrl.training.sft import Stage
+
+        assert config.sft is not None
+        return Stage(**progress.extra).done(config.sft)
+    return progress.phase == "rl" and progress.step >= config.run.steps
 
 
 def _require_models(config: Config, output: Output) -> None:
@@ -274,6 +292,8 @@ def run_cold_start(
         return True
     from vlmrl.training import sft
 
+    scores, size = config.trains_scores, settings.batch_size
+    maker = pair_maker_of if scores else prompt_maker_of
     trainer.engine.rest()
     chosen = settings.sources or config.data.train
     sources = [open_configured(config, source) for source in chosen]
@@ -281,13 +301,10 @@ def run_cold_start(
     optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
-    metric = config.evaluation.metric if config.evaluation else "reward"
     quarantine = trainer.loader.quarantine
     with (
         opened_tools(config, chosen, policy.family.space) as tools,
-        build_loader(
-            config, sources, policy, settings.batch_size, quarantine, tools=tools
-        ) as loader,
+        build_loader(config, sources, policy, size, quarantine, tools=tools, maker=maker) as loader,
     ):
         if start:
             checkpoint.restore(start, policy, progress)
@@ -308,21 +325,34 @@ def run_cold_start(
 
         with trainer.timers("sft"):
             stage = sft.cold_start(
-                policy,
+                _build_step(trainer, settings),
                 loader.next,
                 settings,
                 stage,
-                validate=_build_validator(trainer),
+                validate=_build_measure(trainer) if scores else _build_validator(trainer),
                 report=report,
                 save=save,
-                score=functools.partial(sft.score_demonstrations, trainer.scorer, metric),
                 interrupt=interrupt,
-                micro_tokens=config.optimizer.micro_batch_tokens,
-                seed=config.run.seed,
+                save_every=config.run.save_every if scores else None,
             )
         if stage.done(settings):
             save(stage)
     return stage.done(settings)
+
+
+def _build_step(
+    trainer: Trainer, settings: SftConfig
+) -> Callable[[PromptBatch, Stage], dict[str, float]]:
+    """Return what takes a step on a batch: to imitate its demonstrations, or to order its pairs."""
+    from vlmrl.training import preferences, sft
+
+    config, policy = trainer.config, trainer.policy
+    tokens, seed = config.optimizer.micro_batch_tokens, config.run.seed
+    if config.trains_scores:
+        return lambda batch, stage: preferences.step(policy, batch, settings, stage, tokens, seed)
+    metric = config.evaluation.metric if config.evaluation else "reward"
+    score = functools.partial(sft.score_demonstrations, trainer.scorer, metric)
+    return lambda batch, stage: sft.step(policy, batch, settings, stage, tokens, seed, score)
 
 
 def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
@@ -355,22 +385,45 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
             strategy.begin(trainer.run_parts)
 
 
-def _build_validator(trainer: Trainer) -> Callable[[], float]:
+def _open_validation(config: Config, settings: SftConfig) -> list[Source]:
+    chosen = settings.validation or [source.whole("val") for source in config.data.train]
+    limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
+    return [open_configured(config, source) for source in limited]
+
+
+def _build_measure(trainer: Trainer) -> Callable[[], dict[str, float]]:
+    """Return a function that measures how many held-out pairs a reward model has in their order."""
+    from vlmrl.training import preferences
+
+    config, policy, settings = trainer.config, trainer.policy, trainer.config.sft
+    assert settings is not None
+    sources, quarantine = _open_validation(config, settings), trainer.loader.quarantine
+    plan = EvaluationConfig(batch_size=settings.batch_size)
+    batches = build_eval_batches(
+        config, sources, policy, plan, quarantine, shared=True, maker=pair_maker_of
+    )
+
+    def measure() -> dict[str, float]:
+        with trainer.tracker.doing("scoring the held-out pairs"):
+            return preferences.measure(policy, batches(), config.optimizer.micro_batch_tokens)
+
+    return measure
+
+
+def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
     """Return a function that measures the cold start's stopping metric on its validation sources."""
     from vlmrl.training.evaluation import evaluate
 
     config = trainer.config
     settings = config.sft
     assert settings is not None
-    chosen = settings.validation or [source.whole("val") for source in config.data.train]
-    limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
-    sources = [open_configured(config, s) for s in limited] if settings.stop_at is not None else []
+    sources = _open_validation(config, settings) if settings.stop_at is not None else []
     rows = sum(len(source.rows) for source in sources)
     plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)
     quarantine = trainer.loader.quarantine
     batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 
-    def measure() -> float:
+    def measure() -> dict[str, float]:
         trainer.engine.sync(trainer.policy)
         with (
             trainer.policy.whole(trainer.engine.capabilities.exact),
@@ -385,6 +438,6 @@ def _build_validator(trainer: Trainer) -> Callable[[], float]:
                 told=activity.done,
             )
         trainer.engine.rest()
-        return evaluation.result["metrics"][settings.stop_metric]
+        return {settings.stop_metric: evaluation.result["metrics"][settings.stop_metric]}
 
     return measure

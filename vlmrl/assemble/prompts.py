@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +65,20 @@ def prompt_maker_of(
     )
 
 
+def pair_maker_of(
+    config: Config, policy: Policy, processor: object = None
+) -> Callable[[Sample, list[Decoded]], Prompt]:
+    """Return the function that makes prompts of which a reward model scores two answers."""
+    from vlmrl.training.preferences import make_prompt  # few runs train one
+
+    processor = policy.processor if processor is None else processor
+    return functools.partial(make_prompt, policy.family, processor)
+
+
+PromptMakerOf = Callable[..., Callable[[Sample, list[Decoded]], Prompt]]
+"""`prompt_maker_of` or `pair_maker_of`."""
+
+
 def may_differ(allow: Sequence[str]) -> list[str]:
     """Return what of the loader's state need not be the same at a resume that allows these keys."""
     if not allow:
@@ -87,6 +102,7 @@ def build_loader(
     sampler: Sampler | None = None,
     weights: Callable[[float], Sequence[float]] | None = None,
     tools: Mapping[str, Runner] | None = None,
+    maker: PromptMakerOf = prompt_maker_of,
 ) -> Loader:
     """Build the loader of this rank: batches of `size` prompts, of the rows that `sampler` draws.
 
@@ -96,7 +112,7 @@ def build_loader(
     sources = with_audio(sources, policy.family)
     # The loader's thread needs a processor of its own: two threads may not share one tokenizer.
     processor = copy.deepcopy(policy.processor) if config.data.workers else None
-    make = prompt_maker_of(config, policy, processor)
+    make = maker(config, policy, processor)
     if tools is not None:
         # A plain run loads half of the package: not what writes the turns of demonstrations.
         from vlmrl.training.sft import Writer, demonstrating
@@ -129,10 +145,11 @@ def build_eval_batches(
     plan: EvaluationConfig | None,
     quarantine: Quarantine,
     shared: bool = False,
+    maker: PromptMakerOf = prompt_maker_of,
 ) -> Callable[[], Iterable[PromptBatch]]:
     """Return a function that gives fresh batches of held-out prompts; if `shared`, this rank's share."""
     sources = with_audio(sources, policy.family)
-    make = prompt_maker_of(config, policy)
+    make = maker(config, policy)
     size = plan.batch_size if plan else 1
     share = {"rank": distributed.rank(), "world": distributed.world()} if shared else {}
     return lambda: eval_batches(

@@ -134,6 +134,12 @@ REGROUPED = Exclusion(
     "dynamic sampling",
     "groups of two sizes would meet in one step",
 )
+SCORES = Exclusion(
+    "`sft.objective: preferences`",
+    "`run.steps` above 0, `optimizer.shared_forward: low_memory`",
+    "its head scores and does not write, and the loss needs both scores of a pair at once; a run of its own "
+    "names the folder in `models`",
+)
 SHARDED = Exclusion(
     "`distributed.strategy: fsdp2`",
     "`model.quantization`, optimizers of bitsandbytes",
@@ -202,6 +208,18 @@ def _problems_of_keys(config: Config) -> Iterator[Problem]:
             (
                 f"data.sampler.lag: expected at least {least} with data.workers {data.workers} and "
                 f"rollout.max_staleness {rollout.max_staleness}, got {data.sampler.lag}"
+            ),
+        )
+
+    if config.trains_scores and (
+        config.run.steps or config.optimizer.shared_forward == "low_memory"
+    ):
+        yield (
+            SCORES,
+            (
+                "sft.objective: preferences trains a reward model: expected run.steps 0 and "
+                f"optimizer.shared_forward auto, on or off, got {config.run.steps} and "
+                f"{config.optimizer.shared_forward}; a run of its own names the folder in `models`"
             ),
         )
 

@@ -193,7 +193,7 @@ class Config(Section):
     def _every_source_is_scored(self) -> Config:
         for source in self.data.train:
             rewards = self.rewards_of(source)
-            if not rewards:
+            if not rewards and not self.trains_scores:
                 raise ValueError(f"source {source.label!r} has no rewards: give it its own, or all")
             labels = [reward.label for reward in rewards]
             for label in labels:
@@ -216,6 +216,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Config:
+        if self.trains_scores:
+            return self
         if self.evaluation:
             extra = ("", "sampled/") if self.evaluation.samples else ("",)
             more = benchmark_metrics(self.evaluation.benchmarks)
@@ -250,6 +252,11 @@ class Config(Section):
         raise ValueError(
             f"{key}: there is no metric {metric!r}{nearest(metric, sorted(set(known)))}"
         )
+
+    @property
+    def trains_scores(self) -> bool:
+        """Whether the run trains a reward model, and no policy that writes."""
+        return self.sft is not None and self.sft.objective == "preferences"
 
     @property
     def schedules(self) -> dict[str, Any]:
@@ -374,8 +381,11 @@ class Config(Section):
 
     @property
     def held_out(self) -> list[SourceConfig]:
-        """The sources of the evaluation, their rows limited as it says; empty if there is none."""
-        if self.evaluation is None:
+        """The sources of the evaluation, their rows limited as it says.
+
+        Empty if there is none; a reward model writes nothing, its pairs are `sft.validation`.
+        """
+        if self.evaluation is None or self.trains_scores:
             return []
         limit = self.evaluation.limit
         chosen = self.evaluation.sources

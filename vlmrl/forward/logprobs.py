@@ -23,6 +23,7 @@ from vlmrl.forward.packing import rows_of
 from vlmrl.forward.shared import shared_hidden
 from vlmrl.models.attention import cast
 from vlmrl.models.base import Family
+from vlmrl.models.value_head import TrainedHead, head_of
 from vlmrl.schema import Encoded, MicroBatch
 
 if TYPE_CHECKING:
@@ -54,12 +55,16 @@ def completion_logprobs(
     Values outside `micro.mask` are 0. Entropies carry a gradient only with `entropy_gradient`. The
     distribution is the one at the sampling temperature. `shared` computes every prompt once. The ranks of
     a `split` compute a slice of the tokens each and get all of them; all call with the same micro-batch.
+
+    A model with a head of its own gives its numbers instead, of the states before each token, and
+    entropies of 0.
     """
     if shared:
         hidden, own = shared_hidden(model, family, micro, split)
     else:
         hidden, own = _plain_hidden(model, family, micro, pad_id, split)
-    sums = scored_logprobs(hidden, family.head(model), micro, temperature, own, entropy_gradient)
+    head = head_of(model) or family.head(model)
+    sums = scored_logprobs(hidden, head, micro, temperature, own, entropy_gradient)
     return sums if split is None else (split.sum(sums[0]), split.sum(sums[1]))
 
 
@@ -81,7 +86,11 @@ def scored_logprobs(
     if own is not None:
         here = own.to(device)
         targets, index = targets[here], (index[0][here], index[1][here])
-    logprob, entropy = head_logprobs(hidden, head, targets, temperature, entropy_gradient)
+    if isinstance(head, TrainedHead):
+        logprob = head(hidden)
+        entropy = torch.zeros_like(logprob)
+    else:
+        logprob, entropy = head_logprobs(hidden, head, targets, temperature, entropy_gradient)
     out = torch.zeros(micro.mask.shape, dtype=torch.float32, device=device)
     return out.index_put(index, logprob), out.index_put(index, entropy)
 

@@ -153,6 +153,25 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
     return text
 
 
+def render_answered(family: Family, processor: Any, sample: Sample) -> tuple[str, str]:
+    """Return what the chat template writes before and behind the assistant's answer to a sample.
+
+    No turn is begun behind it: so a reward model is shown a conversation.
+
+    Raises:
+        UserError: as `render_chat`.
+    """
+    messages = list_messages(family, processor.tokenizer, sample, "")
+    text = _try_apply(processor, [*messages, _turn("assistant", PROBE)])
+    before, probe, behind = text.rpartition(PROBE)
+    if not probe:
+        raise UserError(
+            f"sample {sample.id!r}: the chat template of this {family.model_types[0]} refuses the turns, "
+            "or leaves out the assistant's"
+        )
+    return before, behind
+
+
 def list_messages(
     family: Family, tokenizer: object, sample: Sample, instruction: str
 ) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from vlmrl.forward.logprobs import (
     keep_float32,
     without_dropout,
 )
-from vlmrl.models import attention
+from vlmrl.models import attention, value_head
 from vlmrl.models.base import Family
 from vlmrl.models.frozen_towers import install
 from vlmrl.models.loading import fingerprint
@@ -67,7 +67,9 @@ class Policy:
         config: ModelConfig,
         temperature: float = 1.0,
         shard: bool = False,
+        head: torch.Tensor | None = None,
     ) -> None:
+        """Make the policy of a loaded model; with a `head` [1, H] it is a reward model that trains."""
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.family, self.processor, self.config = family, processor, config
         self.tokenizer = processor.tokenizer
@@ -78,7 +80,7 @@ class Policy:
         if self.pad_id is None:
             self.pad_id = self.stop_ids[0]
         self.banned = torch.tensor(family.media_token_ids(processor), device=self.device)
-        self._prepare_weights(model, shard)
+        self._prepare_weights(model, shard, head)
         self._prepare_forward(shard)
         frozen = self.frozen_towers is not None
         self.sharded: Sharded | None = None
@@ -96,7 +98,7 @@ class Policy:
         self._micro_tokens: int | None = None
         """The budget of a micro-batch since the device was out of memory; None: it never was."""
 
-    def _prepare_weights(self, model: Any, shard: bool) -> None:
+    def _prepare_weights(self, model: Any, shard: bool, head: torch.Tensor | None) -> None:
         """Quantize, adapt, freeze and narrow the weights, and see that ranks hold the same."""
         family, config = self.family, self.config
         if config.router_replay:
@@ -109,6 +111,9 @@ class Policy:
         self.base = model if shard or there else model.to(self.device)
         self.adapter = trainable.with_lora(self.base, family, config) if config.lora else None
         trainable.freeze(self.base, family, config)
+        if head is not None:
+            own = value_head.TrainedHead(head)
+            setattr(self.base, value_head.NAME, own if shard else own.to(self.device))
         if config.dtype == "bfloat16" and not shard:  # else every rank does so with its slices
             for parameter in filter(torch.Tensor.is_floating_point, self.base.parameters()):
                 parameter.data = trainable.narrow(parameter, config)

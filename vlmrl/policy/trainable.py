@@ -11,6 +11,7 @@ import torch
 
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
+from vlmrl.models import value_head
 from vlmrl.models.base import Family
 from vlmrl.models.frozen_towers import MEDIA_TOWERS, FrozenTowers, KeptFeatures
 from vlmrl.policy import quantization
@@ -223,6 +224,8 @@ def tower_of(name: str, family: Family) -> str:
         UserError: the parameter belongs to no tower.
     """
     plain = name.replace(".base_layer", "")
+    if plain.startswith(f"{value_head.NAME}."):
+        return "language"
     for tower, prefixes in family.towers.items():
         if plain.startswith(prefixes):
             return tower

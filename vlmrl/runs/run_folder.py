@@ -254,6 +254,20 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return read_lines(path) if path.exists() else []
 
 
+def last_validation(folder: Path) -> dict[str, float] | None:
+    """Return what the last validation in sft.jsonl measured, by name; None if there was none.
+
+    Raises:
+        UserError: a line is damaged.
+    """
+    path = sft_path(folder)
+    for line in reversed(read_lines(path) if path.exists() else []):
+        measured = {key: v for key, v in line.items() if key.startswith("validation/")}
+        if measured:
+            return {"step": line["step"]} | {k.partition("/")[2]: v for k, v in measured.items()}
+    return None
+
+
 def rewind(folder: Path, step: int) -> None:
     """Drop what a run wrote after `step` steps: a resumed run writes every line exactly once."""
     require_may_write()

@@ -153,6 +153,10 @@ class Demo:
     """Where the places of `completion` are; None: it has none, or they are in every model's space."""
     turns: tuple[DemoTurn, ...] = ()
     """Turns that call tools before the answer; empty: it is answered at once."""
+    rejected: str | None = None
+    """An answer that is worse than `text`, for a reward model; None: none is stated."""
+    margin: float = 0.0
+    """By how much a reward model is to score `text` above `rejected`, at least."""
 
     @property
     def media(self) -> tuple[Media, ...]:

@@ -374,19 +374,25 @@ def _token_weights(rollouts: Rollouts, last: float) -> dict[str, torch.Tensor]:
 
 
 def check(
-    stage: Stage, config: SftConfig, metric_now: Callable[[], float]
-) -> tuple[Stage, float | None]:
-    """Measure the metric when it is due and note the stop; return the metric if it was measured."""
-    if stage.stopped_at is not None:
-        return stage, None
-    metric, reached = None, False
+    stage: Stage, config: SftConfig, measure: Callable[[], Mapping[str, float]]
+) -> tuple[Stage, Mapping[str, float]]:
+    """Validate when it is due and note the stop; return what was measured, perhaps nothing.
+
+    A reward model is measured to its end, and there.
+    """
     due = stage.step >= config.validate_from and stage.step % config.validate_every == 0
-    if config.stop_at is not None and due:
-        metric = metric_now()
-        reached = metric >= config.stop_at
+    if config.objective == "preferences":
+        asked = due or stage.done(config)
+    else:
+        asked = due and config.stop_at is not None and stage.stopped_at is None
+    measured = measure() if asked else {}
+    if stage.stopped_at is not None:
+        return stage, measured
+    reached = bool(measured) and config.stop_at is not None
+    reached = reached and measured[config.metric] >= (config.stop_at or 0.0)
     # At the cap an unfinished cold start ends with the same decay as at a reached metric.
     capped = stage.step >= config.max_steps - config.decay_steps
-    return (replace(stage, stopped_at=stage.step) if reached or capped else stage), metric
+    return (replace(stage, stopped_at=stage.step) if reached or capped else stage), measured
 
 
 def demonstrations(
@@ -452,32 +458,30 @@ def _describe(frame: Frame) -> str:
 
 
 def cold_start(
-    policy: Policy,
+    take_step: Callable[[PromptBatch, Stage], dict[str, float]],
     next_batch: Callable[[], PromptBatch],
     config: SftConfig,
     stage: Stage,
     *,
-    validate: Callable[[], float],
+    validate: Callable[[], Mapping[str, float]],
     report: Callable[[int, dict[str, float]], None],
     save: Callable[[Stage], None],
-    score: Callable[[Rollouts], dict[str, float]],
     interrupt: Interrupt,
-    micro_tokens: int,
-    seed: int,
+    save_every: int | None = None,
 ) -> Stage:
-    """Imitate until done or interrupted, and return the stage; an interrupted one is saved.
+    """Call `take_step` until done or interrupted, and return the stage; an interrupted one is saved.
 
-    `policy` already has its optimizer; `stage` is where an earlier run stopped.
+    The policy already has its optimizer; `stage` is where an earlier run stopped.
     """
     while not stage.done(config):
         with finite.naming(f"cold start, step {stage.step + 1}"):
-            metrics = step(policy, next_batch(), config, stage, micro_tokens, seed, score)
+            metrics = take_step(next_batch(), stage)
             stage = replace(stage, step=stage.step + 1)
             stage, measured = check(stage, config, validate)
-        if measured is not None:
-            metrics[f"validation/{config.stop_metric}"] = measured
-        report(stage.step, metrics)
+        report(stage.step, metrics | {f"validation/{name}": v for name, v in measured.items()})
         if distributed.any_rank(interrupt.asked):
             save(stage)
             break
+        if save_every is not None and stage.step % save_every == 0 and not stage.done(config):
+            save(stage)
     return stage

@@ -81,8 +81,12 @@ class ClusterConfig(Section):
 
 
 class SftConfig(Section):
-    """Cold start: supervised fine-tuning on the cards' demonstrations, before RL."""
+    """Cold start: supervised fine-tuning on the cards' demonstrations, before RL; or a reward model."""
 
+    objective: Fixed[Literal["imitation", "preferences"]] = "imitation"
+    """imitation: of the demonstrations. preferences: a reward model, whose head of one number scores the
+    better answer of each pair above the worse one; `run.steps` is 0 then, and the metric `accuracy`, the
+    share of held-out pairs in their order."""
     sources: list[SourceConfig] = []
     """Sources of demonstrations. Absent: the training sources."""
     max_steps: int = Field(600, ge=1)
@@ -105,7 +109,8 @@ class SftConfig(Section):
     validate_from: int = Field(100, ge=0)
     """First step at which `stop_metric` is measured."""
     stop_metric: str = "reward"
-    """Metric of the validation sources that ends the cold start; named as in `evaluation.metric`."""
+    """Metric of the validation sources that ends the cold start; named as in `evaluation.metric`. With
+    `preferences` it is `accuracy`, and measured whether or not it ends it."""
     stop_at: float | None = None
     """Stop when `stop_metric` reaches this. Absent: run max_steps."""
     validation: list[SourceConfig] = []
@@ -114,6 +119,11 @@ class SftConfig(Section):
     """Rows to use of each validation source."""
     decay_steps: int = Field(25, ge=0)
     """Steps of linear decay to a tenth of `lr` after the stop."""
+
+    @property
+    def metric(self) -> str:
+        """The name of what validation measures."""
+        return "accuracy" if self.objective == "preferences" else self.stop_metric
 
 
 # --------------------------------------------------------------------------------------------------

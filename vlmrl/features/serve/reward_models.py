@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers import CONFIG_MAPPING, PretrainedConfig, ProcessorMixin
-from transformers.utils import cached_file
 
 from vlmrl.answers import templates
 from vlmrl.assemble.trained_run import run_of
@@ -36,6 +33,7 @@ from vlmrl.media.decode import decode
 from vlmrl.models.base import family_of
 from vlmrl.models.chat import break_special_tokens, list_messages
 from vlmrl.models.loading import Loaded, load_model
+from vlmrl.models.value_head import Head, find_value_head
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import narrow
 from vlmrl.schema import Completion, Encoded, Frame, Media, Prompt, Sample
@@ -110,24 +108,6 @@ class ComparedModel:
         """Nothing is to be freed before the process ends."""
 
 
-VALUE_HEAD = "value_head.safetensors"
-"""A file with a value head alone."""
-WEIGHTS = ("v_head.summary.weight", "v_head.weight")
-"""Names of the weight [1, H] of a value head; its bias [1], if any, is named alike."""
-
-
-class Head(NamedTuple):
-    """A linear head of one number: its weight [1, H] and bias [1], float32."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return the number [P] of each hidden state [P, H]."""
-        weight, bias = self.weight.to(hidden.device), self.bias.to(hidden.device)
-        return torch.nn.functional.linear(hidden.float(), weight, bias)[:, 0]
-
-
 class Rater(Protocol):
     """A base with its head."""
 
@@ -168,41 +148,6 @@ class RatedModel:
 
     def close(self) -> None:
         """Nothing is to be freed before the process ends."""
-
-
-def find_value_head(folder: str) -> Head | None:
-    """Return the value head of a checkpoint; None if it has none.
-
-    That of a hub name must be in a file of its own.
-
-    Raises:
-        UserError: its weights are pickled, or of another shape.
-    """
-    home = Path(folder).expanduser()
-    if not home.is_dir():  # a hub name
-        cached = cached_file(folder, VALUE_HEAD, _raise_exceptions_for_missing_entries=False)
-        home = Path(cached).parent if cached else home
-    if (home / "value_head.bin").exists() and not (home / VALUE_HEAD).exists():
-        raise UserError(f"{home}/value_head.bin is pickled: store it as {VALUE_HEAD}")
-    alone = home / VALUE_HEAD
-    for file in [alone] if alone.exists() else sorted(home.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as weights:
-                names = set(weights.keys())
-                for name in (n for n in WEIGHTS if n in names):
-                    bias = name.removesuffix("weight") + "bias"
-                    weight = weights.get_tensor(name).float()
-                    own = weights.get_tensor(bias) if bias in names else torch.zeros(1)
-                    if weight.ndim != 2 or len(weight) != 1:
-                        raise UserError(
-                            f"{file}: expected {name} of shape [1, H], got {list(weight.shape)}"
-                        )
-                    return Head(weight, own.float())
-        except SafetensorError as error:
-            raise UserError(f"{file}: {error}") from error
-    if alone.exists():
-        raise UserError(f"{alone}: expected one of {', '.join(WEIGHTS)}")
-    return None
 
 
 def _rater(folder: str, dtype: Dtype, head: Head | None) -> Rater:
