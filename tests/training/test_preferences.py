@@ -29,7 +29,7 @@ from vlmrl.features.serve.chat_server import read_request
 from vlmrl.features.serve.reward_models import open_model
 from vlmrl.media.access import Access
 from vlmrl.models.loading import load_model
-from vlmrl.models.value_head import first_weight
+from vlmrl.models.stored_heads import first_weight
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Demo, Media, PromptBatch, Sample, Truth

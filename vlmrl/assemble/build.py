@@ -209,7 +209,7 @@ def _build_policy(
         torch.manual_seed(config.run.seed)  # peft draws new adapters from it
     head = None
     if config.trains_scores:
-        from vlmrl.models.value_head import first_weight  # a plain run has no such head
+        from vlmrl.models.stored_heads import first_weight  # a plain run has no such head
 
         size = loaded.model.config.get_text_config().hidden_size
         head = first_weight(None if path is None else str(path), size, config.run.seed)

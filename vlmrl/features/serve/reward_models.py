@@ -33,7 +33,7 @@ from vlmrl.media.decode import decode
 from vlmrl.models.base import family_of
 from vlmrl.models.chat import break_special_tokens, list_messages
 from vlmrl.models.loading import Loaded, load_model
-from vlmrl.models.value_head import Head, find_value_head
+from vlmrl.models.stored_heads import Head, find_value_head
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import narrow
 from vlmrl.schema import Completion, Encoded, Frame, Media, Prompt, Sample
