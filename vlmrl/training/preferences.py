@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch.nn.functional import logsigmoid
@@ -36,6 +37,8 @@ from vlmrl.training.sft import Stage, Writer
 @dataclass(frozen=True)
 class BradleyTerry:
     """The loss: mean of -log sigmoid(score of the better - score of the worse - margin) of the pairs."""
+
+    entropy_gradient: ClassVar[bool] = False
 
     def loss(self, inputs: LossInputs) -> LossOutput:
         """Return this micro-batch's share; `advantages` are 1 for a better answer and -1 for a worse one.
