@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -201,6 +201,32 @@ def test_a_stranger_who_proves_nothing_holds_the_worker_up_for_a_moment_only(
             list(transfer.receive_by_tcp(meeting, *listed(WEIGHTS)))
             sent.result()
         assert time.monotonic() - start < 5
+
+
+def test_any_number_of_silent_strangers_hold_no_worker_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "MAX_GUESTS", 32)
+    with (
+        sending(WEIGHTS, (1, 1)) as (meeting, sent),
+        ThreadPoolExecutor(2) as pool,
+        ExitStack() as stack,
+    ):
+        place = meeting.address, meeting.port
+        strangers = [stack.enter_context(socket.create_connection(place)) for _ in range(60)]
+        start = time.monotonic()
+        workers = [pool.submit(lambda n: dict(received(meeting, WEIGHTS, n)), n) for n in (0, 1)]
+        for worker in workers:
+            assert_whole(worker.result(), WEIGHTS)
+        sent.result()
+        assert time.monotonic() - start < transfer.PROOF_S
+        assert all(len(read_all(stranger)) <= transfer.SIZE for stranger in strangers)
+
+
+def test_strangers_who_come_for_ever_do_not_outlast_the_time_limit() -> None:
+    with sending(WEIGHTS, timeout=0.5) as (meeting, sent), pytest.raises(TimeoutError):
+        while not sent.done():
+            with suppress(OSError), socket.create_connection((meeting.address, meeting.port)):
+                time.sleep(0.01)
+        sent.result()
 
 
 def test_weights_that_are_not_the_announced_ones_are_refused_by_name() -> None:

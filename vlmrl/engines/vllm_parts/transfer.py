@@ -21,12 +21,13 @@ import hmac
 import json
 import logging
 import secrets
+import selectors
 import socket
 import struct
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +47,8 @@ Name = Literal["file", "tcp", "nccl", "ipc"]
 
 PROOF_S = 5.0
 """Seconds within which a new connection must prove that it is a worker."""
+MAX_GUESTS = 256
+"""Connections at a time that have proved nothing yet."""
 LINK_S = 10.0
 """Seconds within which a worker must reach the one before it."""
 LOOK_S = 0.2
@@ -456,26 +459,111 @@ def _assemble(
     """Return the workers that come, those of a server together; their connections close with `stack`."""
     deadline = time.monotonic() + meeting.timeout
     members: list[_Member] = []
-    listener.settimeout(LOOK_S)
-    while any(
-        server not in over and count > sum(member.server == server for member in members)
-        for server, count in enumerate(expected)
-    ):
-        try:
-            connection, (host, *_) = listener.accept()
-        except TimeoutError:
+    with closing(_proven(listener, meeting, HELLO.size)) as arrivals:
+        while any(
+            server not in over and count > sum(member.server == server for member in members)
+            for server, count in enumerate(expected)
+        ):
             if time.monotonic() > deadline:
-                raise
-            continue
-        stack.enter_context(connection)
-        if not _is_worker(connection, meeting):
-            connection.close()
-            log.warning("weights: %s connected without this update's secret and is refused", host)
-            continue
-        with suppress(OSError):  # it went at once
-            server, port = HELLO.unpack(_read(connection, bytearray(HELLO.size)))
-            members.append(_Member(connection, server, (host, port)))
+                raise TimeoutError("timed out")
+            for connection, host, hello in next(arrivals):
+                server, port = HELLO.unpack(hello)
+                members.append(_Member(stack.enter_context(connection), server, (host, port)))
     return sorted(members, key=lambda member: (member.server, member.address))
+
+
+@dataclass
+class _Guest:
+    """Someone who has connected, and may yet prove that it is a worker."""
+
+    connection: socket.socket
+    host: str
+    challenge: bytes
+    deadline: float
+    came: bytes = b""
+
+    def read(self, meeting: Meeting, more: int) -> bool | None:
+        """Read what has come; return whether it is the proof and `more` bytes, None if it is not all there.
+
+        Never waits.
+        """
+        try:
+            part = self.connection.recv(SIZE + more - len(self.came))
+        except BlockingIOError:
+            return None
+        except OSError:  # it went
+            return False
+        self.came += part
+        if len(self.came) >= SIZE and not _is_proof(meeting, self.challenge, self.came[:SIZE]):
+            return False
+        if len(self.came) == SIZE + more:
+            return True
+        return None if part else False
+
+
+def _proven(
+    listener: socket.socket, meeting: Meeting, more: int
+) -> Generator[list[tuple[socket.socket, str, bytes]], None, None]:
+    """Yield again and again who has proved to be a worker since, with the host and `more` bytes that it sent.
+
+    Guests are heard side by side, so that one who says nothing keeps no worker waiting. One who proves
+    nothing in PROOF_S is sent away; of more than MAX_GUESTS at a time, the first.
+    """
+    guests: dict[socket.socket, _Guest] = {}
+    listener.settimeout(LOOK_S)  # who goes before it is accepted must not be waited for
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+
+        def leave(guest: _Guest, refused: bool) -> None:
+            del guests[guest.connection]
+            selector.unregister(guest.connection)
+            if refused:
+                guest.connection.close()
+                line = "weights: %s connected without this update's secret and is refused"
+                log.warning(line, guest.host)
+
+        try:
+            while True:
+                proven = []
+                for key, _ in selector.select(LOOK_S):
+                    if key.fileobj is listener:
+                        if (guest := _welcome(listener)) is not None:
+                            guests[guest.connection] = guest
+                            selector.register(guest.connection, selectors.EVENT_READ, guest)
+                    elif (is_worker := key.data.read(meeting, more)) is not None:
+                        leave(key.data, not is_worker)
+                        if is_worker:
+                            key.data.connection.settimeout(PROOF_S)
+                            proven.append(
+                                (key.data.connection, key.data.host, key.data.came[SIZE:])
+                            )
+                late = [guest for guest in guests.values() if time.monotonic() > guest.deadline]
+                for guest in late or [*guests.values()][: max(0, len(guests) - MAX_GUESTS)]:
+                    leave(guest, refused=True)
+                yield proven
+        finally:
+            for connection in guests:
+                connection.close()
+
+
+def _welcome(listener: socket.socket) -> _Guest | None:
+    """Return who has connected, asked for a proof; None if it has gone again."""
+    try:
+        connection, (host, *_) = listener.accept()
+    except (TimeoutError, ConnectionAbortedError):
+        return None
+    challenge = secrets.token_bytes(SIZE)
+    try:
+        connection.sendall(challenge)  # a new connection has room for it
+        connection.setblocking(False)
+    except OSError:
+        connection.close()
+        return None
+    return _Guest(connection, host, challenge, time.monotonic() + PROOF_S)
+
+
+def _is_proof(meeting: Meeting, challenge: bytes, answer: bytes) -> bool:
+    return hmac.compare_digest(answer, _proof(meeting, challenge))
 
 
 def _link(members: Sequence[_Member], timeout: float) -> list[_Member]:
@@ -563,15 +651,15 @@ def _take_place(meeting: Meeting, stack: ExitStack) -> _Place:
 
 def _admit(listener: socket.socket, meeting: Meeting) -> socket.socket:
     """Return the connection of the worker behind this one (OSError: none came)."""
-    listener.settimeout(meeting.timeout)
-    while True:
-        connection, (host, *_) = listener.accept()
-        if _is_worker(connection, meeting):
-            with suppress(OSError):
-                connection.sendall(YES)
-                return connection
-        connection.close()
-        log.warning("weights: %s connected without this update's secret and is refused", host)
+    deadline = time.monotonic() + meeting.timeout
+    with closing(_proven(listener, meeting, 0)) as arrivals:
+        while time.monotonic() <= deadline:
+            for connection, _, _ in next(arrivals):
+                with suppress(OSError):
+                    connection.sendall(YES)
+                    return connection
+                connection.close()
+    raise TimeoutError("timed out")
 
 
 def _join(host: str, port: int, meeting: Meeting) -> socket.socket:
@@ -598,18 +686,6 @@ def _prove(connection: socket.socket, meeting: Meeting) -> None:
     connection.sendall(_proof(meeting, challenge))
 
 
-def _is_worker(connection: socket.socket, meeting: Meeting) -> bool:
-    challenge = secrets.token_bytes(SIZE)
-    deadline = time.monotonic() + PROOF_S
-    try:
-        connection.settimeout(PROOF_S)
-        connection.sendall(challenge)
-        answer = _read(connection, bytearray(SIZE), deadline)
-    except OSError:  # it went, or said nothing
-        return False
-    return hmac.compare_digest(answer, _proof(meeting, challenge))
-
-
 def _proof(meeting: Meeting, challenge: bytes | bytearray) -> bytes:
     return hmac.digest(bytes.fromhex(meeting.secret), challenge, "sha256")
 
@@ -630,9 +706,8 @@ def _read_parts(connection: socket.socket, view: memoryview) -> Iterator[memoryv
         filled += count
 
 
-def _read(connection: socket.socket, buffer: bytearray, deadline: float | None = None) -> bytearray:
-    """Fill a buffer, by the deadline if there is one (OSError: it was not filled)."""
+def _read(connection: socket.socket, buffer: bytearray) -> bytearray:
+    """Fill a buffer (OSError: it was not filled)."""
     for _ in _read_parts(connection, memoryview(buffer)):
-        if deadline is not None:
-            connection.settimeout(max(0.001, deadline - time.monotonic()))
+        pass
     return buffer
