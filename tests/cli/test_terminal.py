@@ -281,3 +281,28 @@ def test_a_benchmark_is_an_object_and_a_line_of_its_own(tmp_path: Path) -> None:
     require_named(last, str(page))
     assert not quiet.stderr
     require_named(run_program("eval", str(model), *asked).stdout, first, "lmms_eval")
+
+
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "command", [["-c", SAYING], ["-m", "vlmrl", "list", "samplers"]], ids=["a run", "a list"]
+)
+def test_a_log_on_a_full_disk_ends_no_run_and_is_one_line_at_the_end(
+    command: list[str], buffered: bool
+) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode != 0
+    assert "standard output: cannot be written: No space left on device" in last
+    assert "Exception ignored" not in done.stderr

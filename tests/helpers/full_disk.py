@@ -41,9 +41,9 @@ def fill(
 ) -> list[Filled]:
     """Run `vlmrl COMMAND` on copies of `folder`/before, each full from another write on.
 
-    `{here}` in the command is the copy. `numbers` writes, evenly spread, are tried; None: every one.
-    Unless `for_ever` one write fails and the next finds room. The first outcome is of a disk that never
-    fills.
+    `{here}` in the command is the copy, and `{name}` its name. `numbers` writes, evenly spread, are tried;
+    None: every one. Unless `for_ever` one write fails and the next finds room. The first outcome is of a
+    disk that never fills.
     """
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler (cc)")
@@ -80,12 +80,13 @@ def _fill_all(folder: Path, command: list[str], numbers: int | None, for_ever: b
 
 def _run(folder: Path, name: str, command: list[str], first: int, last: int, calls: Path) -> Filled:
     from vlmrl.cli import main
+    from vlmrl.runs import mirror
     from vlmrl.system import files
 
-    files.RETRY_S = 0.0
+    files.RETRY_S = mirror.AGAIN_S = 0.0
     here, shim = folder / name, ctypes.CDLL(None)
     shutil.copytree(folder / "before", here)
-    sys.argv = ["vlmrl", *(word.replace("{here}", str(here)) for word in command)]
+    sys.argv = ["vlmrl", *(_named(word, here) for word in command)]
     heard = io.StringIO()
     with contextlib.redirect_stderr(heard), contextlib.redirect_stdout(io.StringIO()):
         limits = ctypes.c_long(first), ctypes.c_long(last)
@@ -102,6 +103,10 @@ def _run(folder: Path, name: str, command: list[str], first: int, last: int, cal
     return Filled(
         0 if first == NEVER else first, call, code, heard.getvalue(), list(_left(here)), str(here)
     )
+
+
+def _named(word: str, here: Path) -> str:
+    return word.replace("{here}", str(here)).replace("{name}", here.name)
 
 
 def _left(folder: Path) -> Iterator[str]:

@@ -29,9 +29,11 @@ class Limited(MemoryFileSystem):
     store: dict = {}
     pseudo_dirs = [""]
     full = False
+    full_at = None
 
     def _open(self, path, mode="rb", **rest):
-        if self.full and mode == "wb":
+        full = self.full or (self.full_at is not None and self.full_at in path)
+        if full and mode == "wb":
             raise OSError(errno.ENOSPC, "No space left, says key AKIAIOSFODNN7EXAMPLE")
         return super()._open(path, mode, **rest)
 
@@ -196,6 +198,29 @@ def test_a_full_store_is_told_each_time_and_at_the_end_and_the_next_checkpoint_t
     copier.follow(None)
     copier.finish()
     assert restore(tmp_path / "fresh", url).name == "step-2"
+
+
+def test_half_a_copy_leaves_nothing_that_would_take_the_room_of_the_next(tmp_path, monkeypatch):
+    url, run = f"limited://{secrets.token_hex(4)}/tiny", tmp_path / "run"
+    copier = begin(run, url)
+    write_step(run, 1)
+    monkeypatch.setattr(Limited, "full_at", "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors: cannot be written: .*No space"):
+        copier.finish()
+    assert not [name for name in Store(url).names() if name.startswith("step-")]
+
+
+def test_a_local_disk_that_is_full_is_named_and_not_the_store(tmp_path, monkeypatch, url):
+    copied(tmp_path / "run", url, 1)
+
+    def full(self, source, target, **rest):
+        raise OSError(errno.ENOSPC, "No space left on device", target)
+
+    monkeypatch.setattr(MemoryFileSystem, "get_file", full)
+    with pytest.raises(
+        UserError, match=r"^/.*fresh/\.mirror\.part/.*: cannot be written: No space"
+    ):
+        restore(tmp_path / "fresh", url)
 
 
 def test_a_local_file_that_was_damaged_is_not_copied_as_whole(tmp_path, url):

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from vlmrl import __version__
 from vlmrl.cli import train
-from vlmrl.errors import FAILED, INTERRUPTED, MISTAKE, MissingExtra, UserError
+from vlmrl.errors import FAILED, FULL_DISK, INTERRUPTED, MISTAKE, MissingExtra, UserError
 from vlmrl.features.benchmarks import commands as benchmarks
 from vlmrl.features.check import commands as check
 from vlmrl.features.curate import commands as curate
@@ -28,6 +28,7 @@ from vlmrl.features.prove import commands as prove
 from vlmrl.features.report import commands as report
 from vlmrl.features.serve import commands as serve
 from vlmrl.features.verify import commands as verify
+from vlmrl.runs.output.outputs import drop_unwritten
 
 _UsageError: Any = typer.BadParameter.__base__
 """A mistake in the arguments, as typer's own copy of click raises it."""
@@ -129,7 +130,11 @@ def run(arguments: Sequence[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # rows may hold what no terminal can show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
+        try:
+            app([a for a in arguments if a != "--debug"], prog_name="vlmrl")
+        except SystemExit:
+            sys.stdout.flush()
+            raise
     except (UserError, MissingExtra) as error:
         if debug:
             raise
@@ -138,5 +143,10 @@ def run(arguments: Sequence[str]) -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in FULL_DISK:
+            what = error.filename or "standard output"
+            print(f"error: {what}: cannot be written: {error.strerror}", file=sys.stderr)
+            drop_unwritten(sys.stdout)
+            raise SystemExit(MISTAKE) from None
         print(f"failed: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
         raise SystemExit(FAILED) from None

@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from vlmrl.config import Config
 from vlmrl.config.sections.run import without_secrets
-from vlmrl.errors import UserError
+from vlmrl.errors import FULL_DISK, UserError
 from vlmrl.runs import run_folder
 from vlmrl.runs.run_lock import Superseded, this_process
 from vlmrl.system import distributed
@@ -130,7 +130,13 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         with self._doing(name, "read"):
-            self._files.get_file(f"{self._root}/{name}", str(path))
+            try:
+                self._files.get_file(f"{self._root}/{name}", str(path))
+            except OSError as error:
+                if error.errno not in FULL_DISK:
+                    raise
+                with writing(path):  # the store can be read: it is this disk that is full
+                    raise
 
     def delete(self, name: str) -> None:
         """Delete an object or a folder; one that is not there is no mistake."""
@@ -142,6 +148,8 @@ class Store:
         """Turn what the store raises, for which there is no common class, into one line."""
         try:
             yield
+        except UserError:
+            raise
         except Exception as error:
             if what == "read" and isinstance(error, FileNotFoundError):
                 raise DamagedCopy(f"{self.url}/{name} is missing") from error
@@ -266,13 +274,22 @@ class Mirror:
     def _copy(self, name: str, files: list[Path], expected: Manifest | None = None) -> None:
         numbers = [int(match[2]) for match in map(COPY.match, self._store.names()) if match]
         copy = f"{name}.{max(numbers, default=0) + 1:04}"
+        try:
+            self._write_copy(copy, files, expected or {})
+        except UserError:  # half a copy counts for nothing, and takes the room of the next one
+            for left in (copy, f"{copy}.json.part"):
+                with contextlib.suppress(StoreFailed):
+                    self._store.delete(left)
+            raise
+
+    def _write_copy(self, copy: str, files: list[Path], expected: Manifest) -> None:
         manifest: Manifest = {}
         for path in sorted(files):
             require_may_write()
             inner = path.relative_to(self._folder).as_posix()
             with contextlib.suppress(FileNotFoundError), path.open("rb") as source:
                 manifest[inner] = self._store.write(f"{copy}/{inner}", source)
-        for inner, stated in (expected or {}).items():
+        for inner, stated in expected.items():
             if manifest.get(inner) != stated:
                 raise UserError(f"{self._folder / inner} was changed after it was written")
         require_may_write()

@@ -20,7 +20,7 @@ from typing import IO
 from rich.console import Console
 from rich.table import Table
 
-from vlmrl.errors import MissingExtra, UserError
+from vlmrl.errors import FULL_DISK, MissingExtra, UserError
 from vlmrl.runs.output.events import ColdStartStep, Doing, Event, Failed, Interrupted, Step
 from vlmrl.runs.output.words import SEPARATOR, wrap
 from vlmrl.truths.json_form import to_json
@@ -75,7 +75,13 @@ class Output:
     """An output that says nothing, for ranks that are not the main one; the others add to it.
 
     Use it as a context manager: an error that leaves it is an event, too.
+
+    Raises:
+        UserError: at its end, where the disk of standard output was full.
     """
+
+    _left_out: str = ""
+    """Why a line had no room; empty: all are there."""
 
     def __enter__(self) -> Output:
         return self
@@ -91,6 +97,22 @@ class Output:
         elif isinstance(error, Exception):
             self.say(Failed(str(error), isinstance(error, UserError | MissingExtra)))
         self.close()
+        if self._left_out and error is None:
+            raise UserError(
+                f"standard output: cannot be written: {self._left_out}; lines are missing there"
+            )
+
+    @contextlib.contextmanager
+    def going_on(self, stream: IO[str]) -> Iterator[None]:
+        """Inside, a log whose disk is full ends nothing: a line is left out, and the end says so."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in FULL_DISK:
+                raise
+            if stream is not sys.stderr:  # what is being done need not be known
+                self._left_out = error.strerror
+            drop_unwritten(stream)
 
     def say(self, event: Event) -> None:
         """Say an event."""
@@ -147,7 +169,8 @@ class Lines(Output):
                 # A log is read by programs, too: one line stays one.
                 whole = [SEPARATOR.join(parts)] if self._columns is None else None
                 for line in whole or wrap(parts, self._columns or 0):
-                    print(line, file=stream, flush=True)
+                    with self.going_on(stream):
+                        print(line, file=stream, flush=True)
 
     def show(self, *tables: Table | str) -> None:
         """Print tables in the columns that there are, in a log as rich takes them."""
@@ -156,7 +179,7 @@ class Lines(Output):
 
     def pass_on(self, text: str) -> None:
         """Write lines as they are."""
-        with self._lock:
+        with self._lock, self.going_on(sys.stdout):
             sys.stdout.write(text)
             sys.stdout.flush()
 
@@ -201,7 +224,7 @@ class JsonLines(Output):
         """Write lines, each a JSON object."""
         if self._silent:
             return
-        with self._lock:  # an activity speaks from a thread of its own
+        with self._lock, self.going_on(self._out):  # an activity speaks from a thread of its own
             self._out.write(text)
             self._out.flush()
 
@@ -216,6 +239,18 @@ class JsonLines(Output):
             finally:
                 activity.end()
                 self.say(activity.state)
+
+
+def drop_unwritten(stream: IO[str]) -> None:
+    """Empty the buffer of a stream whose disk is full: Python, here and in forks, would try it again."""
+    with contextlib.suppress(OSError, ValueError):  # a test's standard output has no descriptor
+        number = stream.fileno()
+        own, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)
+        stream.flush()
+        os.dup2(own, number)
+        os.close(own)
+        os.close(nowhere)
 
 
 def print_tables(console: Console, *tables: Table | str) -> None:
