@@ -99,6 +99,34 @@ def test_a_judge_is_asked_once_before_anything_is_loaded(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [True, False])
+def test_a_judge_that_goes_while_nothing_readable_is_written_is_named(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    named: bool,
+) -> None:
+    monkeypatch.setattr(first_look, "ASK_EVERY", 2)
+    where = f"url: '{server.url}', model: seer"
+    more = [f"models.grader={{{where}}}"] if named else []
+    options = "model: grader" if named else where
+    judge = f"rewards=[{{verifier: judge, options: {{{options}}}}}]"
+    real = first_look.SilentModels.complain
+
+    def complain(self: first_look.SilentModels, step: int) -> Iterator[str]:
+        if step == 3:
+            server.probed = 503  # it was there at step 2
+        return real(self, step)
+
+    monkeypatch.setattr(first_look.SilentModels, "complain", complain)
+    lifecycle.train(settings(tmp_path, *more, judge, "run.steps=5"))
+    printed = capsys.readouterr().out
+    assert printed.count("seer does not answer: HTTP 503; nothing was asked of it") == 1
+    assert printed.index("step 3/5") < printed.index("does not answer") < printed.index("step 5/5")
+
+
 def test_a_checkpoint_that_is_none_ends_the_run_before_step_1(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     model = f"models.grader={{path: {tmp_path / 'empty'}}}"

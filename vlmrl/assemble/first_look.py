@@ -16,6 +16,10 @@ from vlmrl.scoring import reward_components
 if TYPE_CHECKING:
     from vlmrl.named_models.asked import AskedModel
 
+ASK_EVERY = 10
+"""Steps after which a model that nothing was asked of is asked whether it is there."""
+ASK_S = 10.0
+"""Seconds that it may take then."""
 LOOK = 100
 """Rows of each source that are looked at."""
 
@@ -49,6 +53,35 @@ def ask_models(config: Config) -> None:
     Raises:
         UserError: one does not answer; the message names the reward and the model.
     """
+    for label, model in _models(config):
+        _ask(model, label)
+
+
+class SilentModels:
+    """Asks the models of rewards again that nothing was asked of for some steps: one may be gone by then.
+
+    A policy that writes nothing readable asks its judge nothing, and would meet the loss of it hours later.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._requests: dict[str, int] = {}
+
+    def complain(self, step: int) -> Iterator[str]:
+        """Yield a line, every ASK_EVERY steps, for each model that is gone and got no request in them."""
+        if step % ASK_EVERY:
+            return
+        for label, model in _models(self._config):
+            before, self._requests[label] = self._requests.get(label, 0), model.num_requests
+            if model.num_requests == before:
+                try:
+                    _ask(model, label, attempts=1, seconds=ASK_S)
+                except UserError as error:
+                    yield f"{error}; nothing was asked of it in the last {ASK_EVERY} steps"
+
+
+def _models(config: Config) -> Iterator[tuple[str, AskedModel]]:
+    """Yield every model that a reward asks, once, with the name of that reward."""
     known: set[int] = set()
     for stage in config.by_stage:
         for reward in [r for source in stage.named_sources for r in stage.rewards_of(source)]:
@@ -60,14 +93,16 @@ def ask_models(config: Config) -> None:
                 model = model_of(verifier)
                 if model is not None and id(model) not in known:
                     known.add(id(model))
-                    _ask(model, reward.label)
+                    yield reward.label, model
 
 
-def _ask(model: AskedModel, label: str) -> None:
+def _ask(
+    model: AskedModel, label: str, attempts: int | None = None, seconds: float | None = None
+) -> None:
     from vlmrl.system.chat_endpoint import Invalid, Unavailable
 
     try:
-        model.probe()
+        model.probe(attempts, seconds)
     except (Unavailable, Invalid) as error:
         name = " ".join(filter(None, model.identity))
         raise UserError(f"reward {label!r}: its model {name} does not answer: {error}") from error

@@ -228,10 +228,11 @@ def _run(
             stack.enter_context(keeping_replies(run_folder.replies_folder(config.folder)))
         _require_models(config, output)
         trainer = build_trainer(config, start, progress, stack, pools, output)
-        if start is None and distributed.is_main():
-            from vlmrl.assemble.first_look import warnings
+        if distributed.is_main():
+            from vlmrl.assemble.first_look import SilentModels, warnings
 
-            for line in warnings(config, trainer.loader.sources):
+            trainer.complain = SilentModels(config).complain
+            for line in warnings(config, trainer.loader.sources) if start is None else ():
                 trainer.tracker.message(line)
         trainer.checkpoints.mirror = copies
         if until is not None:

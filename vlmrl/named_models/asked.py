@@ -262,6 +262,8 @@ class AskedModel:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._under_way: dict[str, Future[str]] = {}
+        self.num_requests = 0
+        """Requests since it was made, without those of `probe`."""
         self.replies = replies
 
     def ask(self, body: Mapping[str, object], read: Callable[[str], T]) -> T:
@@ -294,8 +296,10 @@ class AskedModel:
             self._count("failed", 1)
             raise
 
-    def probe(self) -> None:
+    def probe(self, attempts: int | None = None, seconds: float | None = None) -> None:
         """Send one small question outside of budget, counts and memory; any chat completion will do.
+
+        `attempts` and `seconds` of each are the model's own, if they are not given.
 
         A model that refuses this question (400, 422), such as one that scores images, is there all the same.
 
@@ -303,16 +307,17 @@ class AskedModel:
             Unavailable: no reply in all attempts.
             Invalid: a reply that is no chat completion.
         """
-        for attempt in range(1, self._limits.attempts + 1):
+        attempts, seconds = attempts or self._limits.attempts, seconds or self._limits.timeout_s
+        for attempt in range(1, attempts + 1):
             try:
                 self._ready()
-                self._send(PROBE, self._limits.timeout_s)
+                self._send(PROBE, seconds)
             except NoText:
                 return
             except Unavailable as error:
                 if error.status in (400, 422):
                     return
-                if not error.again or attempt == self._limits.attempts:
+                if not error.again or attempt == attempts:
                     raise
                 pause = FIRST_PAUSE * 2 ** (attempt - 1)
                 time.sleep(
@@ -376,6 +381,7 @@ class AskedModel:
             if budget is not None and self._counts["requests"] >= budget:
                 raise Unavailable(f"the budget of {budget} requests is spent", again=False)
             self._counts["requests"] += 1
+            self.num_requests += 1
         start = time.monotonic()
         reply = self._send(body, seconds)
         with self._lock:

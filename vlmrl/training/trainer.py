@@ -76,6 +76,8 @@ class Trainer:
     """None: the run does not check itself."""
     loopholes: LoopholeWatch | None = None
     """None: nobody compares the reward with other readings of the same answers."""
+    complain: Callable[[int], Iterable[str]] = lambda step: ()
+    """What there is to say after a step of what is around the run; of the main rank."""
     timers: PhaseTimers = field(default_factory=PhaseTimers)
     machines: Machines = field(default_factory=Machines)
     logprobs: TrainerLogprobs = field(default_factory=TrainerLogprobs)
@@ -301,6 +303,8 @@ class Trainer:
 
     def _write_report(self, report: StepReport) -> None:
         self.tracker.step(report)
+        for line in self.complain(self.done):
+            self.tracker.message(line)
         if self.policy.refused:
             self.tracker.message(f"step {self.done}: not applied, because {self.policy.refused}")
         if self.config.run.stores_rollouts(self.done):
