@@ -111,7 +111,7 @@ class Output:
             if error.errno not in FULL_DISK:
                 raise
             if stream is not sys.stderr:  # what is being done need not be known
-                self._left_out = error.strerror
+                self._left_out = str(error.strerror)
             drop_unwritten(stream)
 
     def say(self, event: Event) -> None:
