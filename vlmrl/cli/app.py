@@ -28,7 +28,6 @@ from vlmrl.features.prove import commands as prove
 from vlmrl.features.report import commands as report
 from vlmrl.features.serve import commands as serve
 from vlmrl.features.verify import commands as verify
-from vlmrl.runs.output.outputs import drop_unwritten
 
 _UsageError: Any = typer.BadParameter.__base__
 """A mistake in the arguments, as typer's own copy of click raises it."""
@@ -144,6 +143,8 @@ def run(arguments: Sequence[str]) -> None:
         if debug:
             raise
         if isinstance(error, OSError) and error.errno in FULL_DISK:
+            from vlmrl.runs.output.outputs import drop_unwritten
+
             what = error.filename or "standard output"
             print(f"error: {what}: cannot be written: {error.strerror}", file=sys.stderr)
             drop_unwritten(sys.stdout)
