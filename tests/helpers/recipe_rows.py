@@ -67,6 +67,25 @@ SOLUTIONS = {
 """First verifier -> what a published layout states as the solution; else a number."""
 
 
+KINDS = (
+    "multiple choice",
+    "numerical",
+    "OCR",
+    "free-form",
+    "regression",
+    "open-ended",
+    "math",
+    "temporal grounding",
+    "spatial grounding",
+)
+"""Kinds of problem of Video-R1, and of OneThinker."""
+PLACES = {
+    "temporal grounding": '{"time": [0.5, 1.25]}',
+    "spatial grounding": '{"boxes": [100, 200, 500, 700]}',
+}
+"""Kind of problem -> OneThinker's answer; else a number."""
+
+
 def write_rows(config: Config, home: Path) -> None:
     """Write the training data of a config below `home`, from which its paths are read."""
     extra = dict.fromkeys(_columns(config), 0.25)
@@ -178,12 +197,14 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         case "easyr1":
             return {"images": [image], "problem": asked, "answer": reply}
         case "video_r1":
-            kind = ("multiple choice", "numerical", "OCR", "free-form", "regression")[number % 5]
+            kind = KINDS[number % len(KINDS)]
             row = {"problem_id": number, "problem": "Which one is it?", "data_type": "video"}
             row |= {"path": "./video.mkv", "problem_type": kind, "options": []}
+            if kind in ("math", "spatial grounding"):
+                row |= {"data_type": "image", "path": f"./{shown}"}
             if kind == "multiple choice":
                 return {**row, "options": ["A. cat", "B. dog"], "solution": "<answer>B</answer>"}
-            return {**row, "solution": "<answer>7</answer>"}
+            return {**row, "solution": f"<answer>{PLACES.get(kind, 7)}</answer>"}
         case "messages":
             calls = [{"function": {"name": "crop", "arguments": {"bbox_2d": BOX}}}]
             return {

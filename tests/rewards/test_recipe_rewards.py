@@ -232,3 +232,30 @@ def test_v_triune_hardens_the_iou_of_its_rows_and_pays_a_quarter_for_each_tag(pa
     wanted = [mean(1, share[0]), mean(1, share[1]), mean(0, share[2]), mean(0, share[3])]
     assert share == [1.0, 0.5, 0.0, 0.0]
     assert pay("recipes/v_triune", texts, row=1) == near(wanted)
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        ("choice", "B", "A"),
+        ("numerical", "7.001", "8"),
+        ("regression", "7", "700"),
+        ("ocr", "7", "8"),
+        ("open_ended", "7", "a cat"),
+        ("math", "7", "8"),
+        ("when", "[[0.5, 1.25]]", "[[1.5, 1.75]]"),
+        ("where", "[5.6, 11.2, 28, 39.2]", "[40, 44, 50, 55]"),
+    ],
+)
+def test_onethinker_pays_accuracy_tags_and_what_can_be_read(
+    pay: Pay, source: str, right: str, wrong: str
+) -> None:
+    texts = [f"<think>a</think><answer>{answer}</answer>" for answer in (right, wrong)]
+    paid = pay("recipes/onethinker", [*texts, "no tags, 3 of them"], source=source)
+    assert paid == pytest.approx([1.5, 0.6, 0.0])
+
+
+@pytest.mark.parametrize("name", ["noisy_rollout", "vppo"])
+def test_recipes_of_geometry3k_pay_the_boxed_answer(pay: Pay, name: str) -> None:
+    texts = ["It is so, \\boxed{7}.", "It is so, \\boxed{8}.", "It is 7."]
+    assert pay(f"recipes/{name}", texts) == [1.0, 0.0, 0.0]

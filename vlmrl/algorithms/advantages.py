@@ -272,6 +272,8 @@ def spread_over_tokens(completion: Completion, values: Sequence[float]) -> list[
 # Advantages of a group's completions from their rewards.
 
 
+MOVING_DEVIATION = "moving_deviation"
+"""Key of a sample's `meta` with the deviation of its task's rewards over the run; see `ema_grpo`."""
 EPS = 1e-4
 """Added to the deviation, as in TRL and the R1-V family of trainers."""
 

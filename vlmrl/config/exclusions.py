@@ -51,7 +51,7 @@ TOOLS_FORCING = Exclusion(
 )
 TOOLS_MASKED = Exclusion(
     _TOOLS,
-    "an algorithm that masks media: `papo`",
+    "an algorithm that masks media: `papo`, `vppo`",
     "it masks the media of the prompt, not those of observations",
 )
 TURNS_SHORT = Exclusion(

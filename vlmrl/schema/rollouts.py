@@ -55,9 +55,9 @@ FinishReason = Literal["stop", "length", "abort", "turns", "budget"]
 `turns`: the last one allowed asks for a tool; `budget`: an observation would not fit."""
 CUT: tuple[FinishReason, ...] = ("length", "turns", "budget")
 """The reasons that say that the policy did not come to an end."""
-Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration"]
+Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration", "distortion"]
 """Who wrote a completion: the policy from this very prompt; the policy with a hint; the policy after a
-critique; the model as RL began; somebody else."""
+critique; the model as RL began; somebody else; the policy that saw the media distorted."""
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 """All origins; in tensors an origin is its index, so 0 is the policy."""
 KILLED = "killed_grader"

@@ -124,7 +124,8 @@ class BatchDraw:
 
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
         14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques,
-        19 rehearsal, 20 partial rollouts, 21 self-play, 22 captions, 23 blind answers, 24 descriptions.
+        19 rehearsal, 20 partial rollouts, 21 self-play, 22 captions, 23 blind answers, 24 descriptions,
+        25 noisy images.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 

@@ -1,4 +1,4 @@
-"""Video-R1's rows: questions of five kinds about images and videos, each with a solution in tags."""
+"""Video-R1's rows, and OneThinker's: questions about images and videos, each with a solution in tags."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from vlmrl.answers import parsing
 from vlmrl.data import multiple_choice
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
@@ -13,7 +14,9 @@ from vlmrl.parts.layouts.row_forms import read_reply
 
 CHOICE = "multiple choice"
 NUMBERS = ("numerical", "regression")
-TEXTS = ("OCR", "free-form")
+TEXTS = ("OCR", "free-form", "open-ended", "math")
+PLACES = {"temporal grounding": ("time", "spans"), "spatial grounding": ("boxes", "boxes")}
+"""OneThinker's kinds with one span or one box -> its key in the solution, and ours."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,12 @@ class VideoR1(Layout):
     A row: {"problem_id": 1, "problem": "What is it?", "data_type": "video", "problem_type": "multiple
     choice", "options": ["A. a cat", "B. a dog"], "solution": "<answer>B</answer>", "path":
     "./CLEVRER/train/a.mp4", "data_source": "CLEVRER"}. The kinds are `multiple choice`, whose options
-    follow the question as published, `numerical`, `regression`, `OCR` and `free-form`; a condition
-    (`where: "problem_type == 'OCR'"`) gives each its verifier.
+    follow the question as published, `numerical`, `regression`, `OCR` and `free-form`; OneThinker's
+    also `open-ended`, `math`, `temporal grounding` ({"time": [1, 2]}, seconds) and `spatial grounding`
+    ({"boxes": [1, 2, 3, 4]}, thousandths). A condition (`where: "problem_type == 'OCR'"`) gives each
+    its verifier.
 
-    Source: Video-R1, src/r1-v/src/open_r1/grpo.py.
+    Source: Video-R1, src/r1-v/src/open_r1/grpo.py; OneThinker, EasyR1/verl/utils/dataset.py.
     """
 
     title: ClassVar[str] = "Video-R1"
@@ -42,6 +47,8 @@ class VideoR1(Layout):
         "options": "options",
         "number": "solution",
         "answer": "solution",
+        "spans": "solution, where problem_type is temporal grounding",
+        "boxes": "solution, where problem_type is spatial grounding",
         "meta": "problem_type, data_source",
     }
 
@@ -65,6 +72,8 @@ class VideoR1(Layout):
 
 
 def _truth(row: Mapping[str, Any], kind: object) -> dict[str, Any]:
+    if kind in PLACES:
+        return _place(row.get("solution"), *PLACES[str(kind)])
     reply = read_reply(row.get("solution"), "", "solution")
     answer = reply.get("answer")
     if kind == CHOICE:
@@ -76,6 +85,17 @@ def _truth(row: Mapping[str, Any], kind: object) -> dict[str, Any]:
     if kind in NUMBERS and "number" in reply:
         return {"answer": answer, "number": reply["number"]}
     if kind not in (*TEXTS, *NUMBERS):
-        known = ", ".join((CHOICE, *NUMBERS, *TEXTS))
+        known = ", ".join((CHOICE, *NUMBERS, *TEXTS, *PLACES))
         raise UserError(f"key 'problem_type': expected one of {known}, got {kind!r:.60}")
     raise UserError(f"key 'solution': expected an answer of {kind}, got {row['solution']!r:.60}")
+
+
+def _place(solution: object, key: str, ours: str) -> dict[str, Any]:
+    """Return the one span, in seconds, or the one box, in thousandths, that a solution states."""
+    stated = parsing.values(str(solution))
+    numbers = stated[0].get(key) if len(stated) == 1 and isinstance(stated[0], dict) else None
+    if not isinstance(numbers, list):
+        raise UserError(
+            f"key 'solution': expected one JSON object with {key!r}, got {solution!r:.60}"
+        )
+    return {ours: [numbers], **({"box_space": "norm1000"} if ours == "boxes" else {})}
