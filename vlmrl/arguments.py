@@ -14,7 +14,10 @@ ConfigName = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="Any keys of the config, e.g. `run.steps=50 rewards.box_iou.weight=2`."),
+    typer.Argument(
+        help="Configs to lay over it, e.g. `machines/8x80gb`, later ones win; then any keys, e.g. "
+        "`run.steps=50 rewards.box_iou.weight=2`."
+    ),
 ]
 Verifier = Annotated[str, typer.Argument(help="A shipped verifier, or `file.py:function`.")]
 Options = Annotated[
@@ -22,7 +25,10 @@ Options = Annotated[
     typer.Option("--option", "-o", help="An option of the part, `key=value`; repeatable."),
 ]
 Data = Annotated[
-    str, typer.Argument(help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config.")
+    str,
+    typer.Argument(
+        help="A card or a data file, as `NAME` or `NAME:SPLIT`; or a config, as a file or `folder/name`."
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Say only warnings, evaluations and the outcome.")

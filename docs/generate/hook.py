@@ -21,6 +21,7 @@ import coverage_page
 import exclusion_table
 import figures
 import import_tables
+import machines_page
 import matrix_page
 import metric_reference
 import output_reference
@@ -55,6 +56,7 @@ FILLED = {
     "<!-- matrix -->": matrix_page.tables,
     "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
+    "<!-- machines -->": machines_page.draw,
     "<!-- records -->": figures.table,
     "<!-- exclusions -->": exclusion_table.table,
     "<!-- resume -->": resume_table.table,

@@ -70,7 +70,11 @@ def by_algorithm() -> Iterator[str]:
 def shipped() -> Sequence[Shipped]:
     """Return every shipped config, recipes last."""
     read = {name: one.config for name, one in recipes().items()}
-    found = [_read(name, read.get(name) or load(name)) for name in tree.shipped()]
+    found = [
+        _read(name, read.get(name) or load(name))
+        for name in tree.shipped()
+        if not name.startswith("machines/")
+    ]
     return sorted(found, key=lambda one: (one.name.startswith(FOLDER), one.name))
 
 

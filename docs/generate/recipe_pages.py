@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import machines_page
 import recipe_evidence
 from coverage_page import Figure, System, read_systems, shown_benchmark
 from recipe_facts import GROUPS, Recipe, recipes, say, settings, sources_of
@@ -78,7 +79,7 @@ def page(recipe: Recipe, system: System) -> str:
         title = f"{escape(head.title)}, " if head.title else ""
         said.insert(0, f"**Paper** {title}{_paper(recipe)}")
     lines = [f"# {recipe.title}", "", " · ".join(said), ""]
-    lines += ["```sh", f"vlmrl train {recipe.name}", "```", ""]
+    lines += ["```sh", *_commands(recipe, system), "```", "", *_sizes(recipe), ""]
     lines += ["## What it trains", "", _prose(head.sections["Runs"]), ""]
     lines += ["**As published**: " + escape(head.sections["As published"]), ""]
     lines += ["## What differs from the paper", "", _prose(head.sections["Differs"]), ""]
@@ -92,6 +93,50 @@ def page(recipe: Recipe, system: System) -> str:
     lines += ["", "It was not trained to published figures here.", ""]
     lines += ["## Published figures to compare with", "", *_figures(recipe, system), ""]
     return "\n".join([*lines, "## The config", "", *_config(recipe)])
+
+
+def _commands(recipe: Recipe, system: System) -> Iterator[str]:
+    """Yield the commands from the published data to what the paper reports, one a line."""
+    if any(source.published for source in sources_of(recipe.config)):
+        yield f"vlmrl data fetch {recipe.name}"
+    yield f"vlmrl data check {recipe.name}"
+    yield f"vlmrl train {recipe.name}"
+    for preset in machines_page.names():
+        command = f"vlmrl train {recipe.name} {preset}"
+        if preset == "machines/2x8x80gb":
+            yield f"vlmrl launch {recipe.name} {preset} cluster.address=HOST:PORT"
+        elif preset.startswith("machines/8x"):
+            yield f"torchrun --nproc-per-node 8 -m {command}"
+        else:
+            yield command
+    reported = [
+        name for one in system.figures if one.recipe == recipe.short for name in one.benchmarks
+    ]
+    for name in dict.fromkeys(reported):
+        yield f"vlmrl data fetch {name.partition('(')[0]}"
+        yield f"vlmrl eval runs/{recipe.config.run.name} --benchmark {name}"
+
+
+ROWS = {"hiyouga/geometry3k": 2101}
+"""Data set of the hub -> rows of its split `train`, where they were counted."""
+
+
+def _sizes(recipe: Recipe) -> Iterator[str]:
+    """Yield what a run asks in all, in epochs where the rows are counted, and where it fits."""
+    config = recipe.config
+    drawn = sum(config.at(n / 100).rollout.prompts for n in range(100)) / 100
+    asked = f"Its {config.run.steps} steps ask {config.run.steps * drawn:,.0f} prompts"
+    hubs = {source.published.hub for source in sources_of(config) if source.published}
+    rows = ROWS.get(*hubs) if len(hubs) == 1 else None
+    if rows:
+        asked += f", {config.run.steps * drawn / rows:.3g} epochs of its {rows:,} rows"
+    if few := config.evaluation.limit:
+        width = 98 / few**0.5  # 1.96 standard errors at one half
+        asked += (
+            f". Evaluations take the first {few} rows of each source, a 95 % interval of at most "
+            f"{width:.0f} points each way; `evaluation.limit=null` takes all"
+        )
+    yield f"{asked}. Choose one line of `train` or `launch`: [where its model fits](../scale/machines.md)."
 
 
 def _prose(text: str) -> str:

@@ -466,3 +466,29 @@ def test_a_misspelt_verifier_comes_before_the_metric_that_it_leaves_unknown() ->
         refusal(wrong)
         == "my.yaml: rewards: no verifier is named 'box_iuo'; did you mean 'box_iou'?"
     )
+
+
+# ------------------------------------------------------------------------------------ laid over
+
+
+def test_a_config_is_laid_over_another_and_keys_come_last(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("extends: recipes/r1v\nengine: {name: hf}\n")
+    (tmp_path / "over.yaml").write_text("run: {steps: 7}\nrollout: {prompts: 4}\nengine: vllm\n")
+    (tmp_path / "last.yaml").write_text("run: {steps: 8}\n")
+    over, last = str(tmp_path / "over.yaml"), str(tmp_path / "last.yaml")
+    found = config.load(str(tmp_path / "base.yaml"), ["rollout.prompts=6", over, last])
+    assert (found.run.steps, found.run.name) == (8, "r1v")
+    assert (found.rollout.prompts, found.rollout.group_size) == (6, 8)
+    assert found.engine.name == "vllm"
+
+
+@pytest.mark.parametrize("machine", [n for n in tree.shipped() if n.startswith("machines/")])
+def test_a_machine_changes_nothing_of_the_method(machine: str) -> None:
+    for recipe in ("recipes/vlm_r1", "recipes/areal"):
+        plain, laid = config.load(recipe), config.load(recipe, [machine])
+        assert laid.engine.name == "vllm" and laid.model.gradient_checkpointing
+        assert (laid.rewards, laid.algorithm, laid.run) == (
+            plain.rewards,
+            plain.algorithm,
+            plain.run,
+        )

@@ -91,7 +91,7 @@ def test_the_default_small_model_has_head_dim_32_and_under_a_million_parameters(
         ({"text": {"hidden_size": 100}}, r"hidden_size \(100\) must be a multiple of 2"),
         ({"text": {"num_attention_heads": 0}}, r"num_attention_heads \(0\)"),
         ({"text": {"num_key_value_heads": 2}}, "num_key_value_heads must divide"),
-        ({"text": {"vocab_size": 9000}}, "has no field 'vocab_size'"),
+        ({"text": {"bos_token_id": 9}}, "has no field 'bos_token_id'"),
         (
             {"vision": {"num_heads": 3}},
             r"vision: hidden_size \(64\) must be .*num_heads \(3\)",

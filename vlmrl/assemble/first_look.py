@@ -32,6 +32,22 @@ def warnings(config: Config, sources: Sequence[Source]) -> Iterator[str]:
             yield f"{line}; see `vlmrl data check` of source {source.name!r}"
 
 
+def epochs(config: Config, sources: Sequence[Source]) -> str:
+    """Say how often a run asks the rows of its sources, together and, where weights decide, each."""
+    shares = [config.at(n / 100).rollout.prompts for n in range(100)]  # may change with time
+    prompts = round(config.run.steps * sum(shares) / len(shares))
+    rows = sum(len(source.rows) for source in sources)
+    line = f"{config.run.steps} steps ask {prompts:,} prompts of {rows:,} rows: {prompts / rows:.3g} epochs"
+    if len(sources) == 1 or config.stages or config.data.sampler.name != "mixture":
+        return line
+    whole = sum(source.weight for source in sources)
+    each = (
+        f"{source.name} {prompts * source.weight / whole / len(source.rows):.3g}"
+        for source in sources
+    )
+    return f"{line} ({', '.join(each)})"
+
+
 def unpaid(config: Config) -> Iterator[str]:
     """Yield a line for each training source whose rewards all have weight 0, at all times."""
     paid: dict[str, bool] = {}

@@ -229,11 +229,13 @@ def _run(
         _require_models(config, output)
         trainer = build_trainer(config, start, progress, stack, pools, output)
         if distributed.is_main():
-            from vlmrl.assemble.first_look import SilentModels, warnings
+            from vlmrl.assemble.first_look import SilentModels, epochs, warnings
 
             trainer.complain = SilentModels(config).complain
-            for line in warnings(config, trainer.loader.sources) if start is None else ():
-                trainer.tracker.message(line)
+            if start is None:
+                output.say(Noted(epochs(config, trainer.loader.sources)))
+                for line in warnings(config, trainer.loader.sources):
+                    trainer.tracker.message(line)
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until

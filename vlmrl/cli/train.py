@@ -22,6 +22,7 @@ def train(
 
     - `vlmrl train quickstart`
     - `vlmrl train quickstart run.steps=300 optimizer.lr=1e-4 run.name=longer`
+    - `vlmrl train recipes/vlm_r1 machines/8x80gb` lays a preset of a machine over a recipe
     - `vlmrl train my.yaml resume=auto` continues an interrupted run, or starts it
 
     Everything that it writes goes to `runs/<run.name>/`. Ctrl-C finishes the step and saves.

@@ -19,7 +19,11 @@ from vlmrl.plugins import nearest
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config by path or shipped name, with `key=value` overrides; UserError: a line a problem."""
+    """Read a config by path or shipped name, with overrides as `tree.read` takes them.
+
+    Raises:
+        UserError: a line a problem.
+    """
     return parse(config_tree.read(name, overrides), name)
 
 

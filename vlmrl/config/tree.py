@@ -1,4 +1,4 @@
-"""The plain values of a config: find the file, read its YAML, follow `extends`, apply `key=value`.
+"""The plain values of a config: find the file, read its YAML, follow `extends`, lay over, apply `key=value`.
 
 Nothing here knows what a key means, but for the places where a bare string stands for a mapping
 (`algorithm: grpo` is `algorithm: {name: grpo}`). No function changes what it is given.
@@ -97,9 +97,24 @@ SHORT = {
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a config file, all that it extends, and the overrides; UserError if one cannot be read."""
-    tree = _read_file(find(name), ())
-    return functools.reduce(override, overrides, tree)
+    """Read a config file, all that it extends, and the overrides; UserError if one cannot be read.
+
+    An override without `=` is another config: those are laid over the first in their order, as `extends`
+    lays a file over its base, and keys come last wherever they stand.
+    """
+    keys = [text for text in overrides if "=" in text]
+    laid_over = [_read_file(_find_over(text), ()) for text in overrides if "=" not in text]
+    tree = functools.reduce(merge, laid_over, _read_file(find(name), ()))
+    return functools.reduce(override, keys, dict(tree))
+
+
+def _find_over(name: str) -> Path:
+    try:
+        return find(name)
+    except UserError as error:
+        raise UserError(
+            f"override {name!r}: write key=value, e.g. run.steps=50, or name a config to lay over: {error}"
+        ) from error
 
 
 def shipped() -> dict[str, Path]:

@@ -153,6 +153,7 @@ def check(
     """Load and decode every row as training would; exit code 1 if any is bad.
 
     - `vlmrl data check my.yaml data.train.0.split=val` checks all sources of a config
+    - `vlmrl data check recipes/vlm_r1`
     - `vlmrl data check my.jsonl --out report.jsonl --images rows.html`
     - `vlmrl data check shapes:val -o task=counting`
     """
@@ -181,7 +182,7 @@ def check(
         print(line)
         lines.append(line)
 
-    if data.endswith((".yaml", ".yml")):
+    if _is_config(data):
         from vlmrl import config
         from vlmrl.assemble.first_look import unpaid
 
@@ -299,11 +300,18 @@ def list_cards() -> None:
     print(list_cards())
 
 
+def _is_config(data: str) -> bool:
+    """Return whether data are those of a config: a file of YAML, or a shipped one in a folder."""
+    from vlmrl.config import tree
+
+    return data.endswith((".yaml", ".yml")) or ("/" in data and data in tree.shipped())
+
+
 def _asking(data: str, overrides: list[str] | None) -> Callable[[Sample, Space], str]:
     """Return what writes the end of a question: as the config says, or as training does without one."""
     from vlmrl.features.check.data_check import ask
 
-    if not data.endswith((".yaml", ".yml")):
+    if not _is_config(data):
         return ask
     from vlmrl import config
     from vlmrl.assemble.sources import forms_by_source, instruct_by_source
@@ -326,10 +334,9 @@ def _open_sources(
 ) -> list[Source]:
     """Open the sources of a config file, or the one that `CARD_OR_FILE[:split]` names."""
     from vlmrl import config
-    from vlmrl.config import tree
     from vlmrl.data.source import open_config, open_target
 
-    if data.endswith((".yaml", ".yml")):
+    if _is_config(data):
         if option or media_root:
             raise UserError(
                 "--option and --media-root are for cards; give a config its keys instead"
@@ -337,4 +344,6 @@ def _open_sources(
         return open_config(config.load(data, overrides or ()))
     if overrides:
         raise UserError(f"{overrides[0]!r}: only a config has keys; a card takes -o {overrides[0]}")
+    from vlmrl.config import tree
+
     return [open_target(data, tree.pairs(option or ()), media_root)]

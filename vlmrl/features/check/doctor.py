@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from transformers.utils import logging
 
+from vlmrl.assemble.first_look import epochs
 from vlmrl.assemble.sources import all_sources
 from vlmrl.assemble.validate import validate
 from vlmrl.config import load
@@ -45,6 +46,9 @@ def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[CheckResult]:
         yield CheckResult("ok", "config", f"{name}: every key, name and option is known")
         opened = all_sources(config)
         yield from doctor_data.sources(opened)
+        yield CheckResult(
+            "ok", "epochs", epochs(config, opened[: len(config.by_stage[0].data.train)])
+        )
     except UserError as error:
         yield CheckResult("FAIL", "config", str(error))
         return

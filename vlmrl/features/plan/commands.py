@@ -30,6 +30,7 @@ def plan(
     code 1 if the config cannot run as it is.
 
     - `vlmrl plan recipes/vlm_r1 --gpus 64 --gpu h100`
+    - `vlmrl plan recipes/vlm_r1 machines/8x80gb --gpus 8`
     - `vlmrl plan my.yaml model.path=Qwen/Qwen2.5-VL-72B-Instruct --gpus 256 --assume train_mfu=0.3`
     """
     from vlmrl.config import load

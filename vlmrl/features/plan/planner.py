@@ -94,7 +94,7 @@ class Planner:
         self._imbalances: dict[int, Imbalance] = {}
         policy, prompt = self._policy(self.config.model.gradient_checkpointing)
         self.model = count_model(policy)
-        self._counter = ShallowCounter(self.config.model, self.model.num_layers)
+        self._counter = ShallowCounter(self.config.model)
         self.step = count_step(self.config, policy, self.algorithm, prompt, assumed)
         state = STATE_SIZE[self.config.optimizer.name] * 4 * self.model.trained
         self.checkpoint_bytes = checkpoint.size(policy, state)

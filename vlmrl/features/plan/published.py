@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
@@ -64,7 +65,7 @@ class Assumptions:
             UserError: a name is unknown, or a value is no positive number.
         """
         made = cls(**{name: float(value) for name, value in _read("rates")["assumptions"].items()})
-        known = [field.name for field in fields(cls)]
+        known = [each.name for each in fields(cls)]
         for change in changes:
             name, _, value = change.partition("=")
             if name not in known:
@@ -81,14 +82,48 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What decides the sizes of a published checkpoint."""
+    """What decides the sizes of a published checkpoint: fields of the configs of its parts."""
 
     name: str
     family: str
     parameters: int
     text: Mapping[str, Any]
-    vision: Mapping[str, Any]
-    tied: bool = False
+    vision: Mapping[str, Any] = field(default_factory=dict)
+    audio: Mapping[str, Any] = field(default_factory=dict)
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """What it has unlike the family's small models, e.g. `shrink`, `fields` of the whole config."""
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """Return the number of layers of each part."""
+        return {part: getattr(self, part)[key] for part, key in self._depth_keys()}
+
+    @property
+    def shortest(self) -> int:
+        """Return the layers of a part that have all kinds of its layers: levels of DeepStack, then others."""
+        dense = self.text.get("first_k_dense_replace", 0)
+        return 3 if DEEPSTACK in self.vision else 1 + int(dense)
+
+    def build(self, layers: Mapping[str, int] | None = None) -> BuildConfig:
+        """Return what builds a model of these sizes, its parts with `layers` layers where they say so."""
+        parts = {part: dict(getattr(self, part)) for part in PARTS}
+        for part, key in self._depth_keys():
+            parts[part][key] = (layers or {}).get(part, parts[part][key])
+            if DEEPSTACK in parts[part]:  # a short tower has its levels at its first layers
+                deepest = parts[part][key] - 1
+                levels = enumerate(parts[part][DEEPSTACK])
+                parts[part][DEEPSTACK] = [min(at, deepest - 2 + n) for n, at in levels]
+        return BuildConfig(family=self.family, **parts)
+
+    def _depth_keys(self) -> Iterator[tuple[str, str]]:
+        for part in PARTS:
+            yield from ((part, key) for key in DEPTH if key in getattr(self, part))
+
+
+PARTS = ("text", "vision", "audio")
+DEPTH = ("num_hidden_layers", "depth", "encoder_layers")
+"""Names that families' configs have for the number of layers of a part."""
+DEEPSTACK = "deepstack_visual_indexes"
 
 
 def gpus() -> list[str]:

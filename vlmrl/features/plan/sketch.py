@@ -7,14 +7,16 @@ real one; only its tensors are torch's fake ones, whose forward tells what it wo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.initialization import no_init_weights
 
 from vlmrl import plugins
 from vlmrl.algorithms.base import Algorithm, passes_of
@@ -25,13 +27,11 @@ from vlmrl.features.plan.published import Assumptions, architecture_of
 from vlmrl.forward.logprobs import Sharing
 from vlmrl.models.loading import Loaded, load_model, set_pixel_budget
 from vlmrl.monitoring.memory_forecast import Counter, RankShare, rank_share
-from vlmrl.parts.families.qwen_like import MropeFamily
-from vlmrl.parts.families.small.qwen_models import build_published
 from vlmrl.policy import weights
 from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import FUSED_EXPERTS, tower_of
 from vlmrl.schema import Completion, Media, MicroBatch, Prompt, Sample, Truth
-from vlmrl.schema.media import Decoded
+from vlmrl.schema.media import Audio, Decoded, kind_of
 
 CORPUS = ("word " * 64,)
 """What the small tokenizer is trained on."""
@@ -40,11 +40,11 @@ GROUPED = "grouped_mm"
 
 
 def sketch(
-    config: ModelConfig, corpus: Sequence[str] = CORPUS, layers: int | None = None
+    config: ModelConfig, corpus: Sequence[str] = CORPUS, layers: Mapping[str, int] | None = None
 ) -> Policy:
     """Return the policy of a config without the numbers of its weights; its tokenizer knows the corpus.
 
-    With `layers`, a published model has only this number in its language tower.
+    With `layers`, a published model has only as many in each of these parts (`text`, `vision`, `audio`).
 
     Raises:
         UserError: the architecture is unknown here, or its weights are quantized.
@@ -63,6 +63,9 @@ def sketch(
     for module in loaded.model.modules():
         if hasattr(module, "_deepstack_process"):
             module._deepstack_process = _put_by_index
+        if hasattr(module, "fullatt_block_indexes"):
+            # Windows keep as many numbers as attention to all does, and take a call each.
+            module.fullatt_block_indexes = [*range(len(module.blocks))]
     policy = Policy(*loaded, config)  # adapters have numbers: peft moves them
     if policy.frozen_towers is not None:
         policy.frozen_towers.checked = True  # there are no numbers to compare
@@ -77,13 +80,18 @@ def _put_by_index(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     return hidden
 
 
-def _load_published(config: ModelConfig, corpus: Sequence[str], layers: int | None) -> Loaded:
+def _load_published(
+    config: ModelConfig, corpus: Sequence[str], layers: Mapping[str, int] | None
+) -> Loaded:
     assert config.path is not None  # the config allows exactly one of the two
     published = architecture_of(config.path)
-    family = plugins.build("family", published.family)
-    assert isinstance(family, MropeFamily)
-    text = {**published.text, **({} if layers is None else {"num_hidden_layers": layers})}
-    model, processor = build_published(family.small, text, published.vision, published.tied, corpus)
+    family: Any = plugins.build("family", published.family)
+    if published.small:
+        small = replace(family.small, **published.small)
+        family = type(type(family).__name__, (type(family),), {"small": small})()
+    with no_init_weights():
+        model, processor = family.build(published.build(layers), corpus, 0)
+    model.tie_weights()
     if config.attention:
         model.set_attn_implementation(config.attention)
     set_pixel_budget(processor, config)
@@ -91,17 +99,28 @@ def _load_published(config: ModelConfig, corpus: Sequence[str], layers: int | No
     return Loaded(model, processor, family)
 
 
+SECONDS = 30
+"""Length of a recording in a prompt of a model that only hears."""
+
+
 def sketch_prompt(policy: Policy, images: int, pixels: int, text_tokens: int) -> Prompt:
-    """Return a prompt of square images of `pixels` pixels each, and about `text_tokens` of text."""
+    """Return a prompt of square images of `pixels` pixels each, and about `text_tokens` of text.
+
+    A model that sees none hears as many recordings instead.
+    """
     side = round(pixels**0.5)
     media: list[Decoded] = [Image.new("RGB", (side, side)) for _ in range(images)]
+    if "image" not in policy.family.kinds:
+        rate = policy.processor.feature_extractor.sampling_rate
+        heard = min(SECONDS * rate, policy.processor.feature_extractor.n_samples)
+        media = [Audio(np.zeros(heard, np.float32), rate) for _ in range(images)]
     bare = _prompt(policy, media, "")
     beside = text_tokens - len(policy.tokenizer(bare.text)["input_ids"])
     return _prompt(policy, media, " word" * max(0, beside))
 
 
 def _prompt(policy: Policy, media: list[Decoded], text: str) -> Prompt:
-    parts: tuple[str | Media, ...] = (*(Media("image", data=b"-") for _ in media), text)
+    parts: tuple[str | Media, ...] = (*(Media(kind_of(m), data=b"-") for m in media), text)
     sample = Sample("planned", "planned", parts, Truth())
     return make_prompt(sample, media, policy.family, policy.processor)
 
@@ -229,20 +248,19 @@ def count_step(
     )
 
 
-FEW = (3, 4)
-"""Layers of the language towers that are run; features of DeepStack go to the first three."""
-
-
 class ShallowCounter(Counter):
     """Counts each shape of a published model's forward once.
 
-    Each layer of the language tower keeps as much as any other: what two models of few layers keep says
-    what one of many does.
+    Each layer of a part keeps as much as any other of it: what a model of few layers keeps, and what each
+    of its parts keeps with one more, say what a model of many does.
     """
 
-    def __init__(self, config: ModelConfig, layers: int) -> None:
-        self._config, self._layers = config, layers
-        self._policies: dict[int, Policy] = {}
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        published = architecture_of(config.path) if config.path else None
+        self._depths = published.depths if published else {}
+        self._few = published.shortest if published else 0
+        self._policies: dict[str, Policy] = {}
         self._found: dict[Any, int] = {}
         self._activations: dict[Any, tuple[int, int]] = {}
         self._shares: dict[int, RankShare] = {}
@@ -267,35 +285,53 @@ class ShallowCounter(Counter):
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
         """See `Counter`."""
         again = policy.base.is_gradient_checkpointing
-        key = (len(micro.prompts), len(micro.group), sharing.setting, again, self.sharded)
-        if key not in self._found:
-            if self._config.path is None or self._layers <= FEW[1]:
-                self._found[key] = super().saved(policy, micro, sharing)
-            else:
-                less, more = (self._count(n, micro, sharing, again) for n in FEW)
-                each = (more - less) // (FEW[1] - FEW[0])
-                self._found[key] = more + (self._layers - FEW[1]) * each
-        return self._found[key]
+        seen = (len(micro.prompts), again, self.sharded)
+
+        def count(shallow: Policy) -> int:
+            self._checkpoint(shallow, again)
+            return Counter.saved(self, shallow, micro, sharing)
+
+        return self._add_up(policy, count, (len(micro.group), sharing.setting), seen)
 
     def towers(self, policy: Policy, prompt: Prompt) -> int:
         """See `Counter`."""
-        if "towers" not in self._found:
-            shallow = policy if self._config.path is None else self._policy(FEW[0])
-            self._found["towers"] = super().towers(shallow, prompt)
-        return self._found["towers"]
+        return self._add_up(policy, lambda p: Counter.towers(self, p, prompt), "towers", "towers")
 
-    def _policy(self, layers: int) -> Policy:
-        if layers not in self._policies:
+    def _add_up(
+        self, policy: Policy, count: Callable[[Policy], int], shape: object, seen: object
+    ) -> int:
+        """Return the count of a policy, for this shape of text after media of the shape `seen`.
+
+        What a layer of a media tower keeps does not depend on the text.
+        """
+        if not self._depths:
+            return self._remember(("", shape, seen), lambda: count(policy))
+        least = self._remember(("", shape, seen), lambda: count(self._policy("")))
+        total = least
+        for part, depth in self._depths.items():
+            if depth > self._few:
+                key = (part, shape, seen) if part == "text" else (part, seen)
+                more = self._remember(key, lambda part=part: count(self._policy(part)) - least)
+                total += (depth - self._few) * more
+        return total
+
+    def _remember(self, key: object, count: Callable[[], int]) -> int:
+        if key not in self._found:
+            self._found[key] = count()
+        return self._found[key]
+
+    def _policy(self, longer: str) -> Policy:
+        """Return a policy of few layers, one part of it with one more."""
+        if longer not in self._policies:
+            layers = {p: min(depth, self._few + (p == longer)) for p, depth in self._depths.items()}
             config = self._config.model_copy(update={"gradient_checkpointing": False})
-            policy = self._policies[layers] = sketch(config, layers=layers)
+            policy = self._policies[longer] = sketch(config, layers=layers)
             self._kept.enter_context(policy.seeing_once())  # frozen towers see an image once
-        return self._policies[layers]
+        return self._policies[longer]
 
-    def _count(self, layers: int, micro: MicroBatch, sharing: Sharing, again: bool) -> int:
-        policy = self._policy(layers)
+    def _checkpoint(self, policy: Policy, again: bool) -> None:
         if again and not policy.base.is_gradient_checkpointing:
             policy.base.gradient_checkpointing_enable({"use_reentrant": False})
             policy.base.enable_input_require_grads()
         elif not again and policy.base.is_gradient_checkpointing:
             policy.base.gradient_checkpointing_disable()
-        return super().saved(policy, micro, sharing)

@@ -156,9 +156,11 @@ def _published_name(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
-    fixed = builder.token_fields(tokenizer)
+    fixed = builder.token_fields(tokenizer, build)
     # It does not tie its head.
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED, *fixed}
+    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED, *fixed} | {
+        "vocab_size"
+    }
     builder.check_fields(build, "text", build.text, text_fields)
     audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
     builder.check_fields(build, "audio", build.audio, audio_fields)

@@ -196,10 +196,10 @@ def build(
     return model, tokenizer
 
 
-def token_fields(tokenizer: Any) -> dict[str, int | None]:
-    """Return the fields of a text config that its tokenizer determines."""
+def token_fields(tokenizer: Any, build: BuildConfig) -> dict[str, int | None]:
+    """Return the fields of a text config that its tokenizer determines; a vocabulary may have spare ids."""
     return {
-        "vocab_size": len(tokenizer),
+        "vocab_size": max(len(tokenizer), build.text.get("vocab_size", 0)),
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -227,7 +227,7 @@ def text_fields(build: BuildConfig, own: Mapping[str, object]) -> tuple[dict[str
     text = {**TEXT, **own, **build.text}
     heads = text["num_attention_heads"]
     text.setdefault("num_key_value_heads", heads)
-    width = head_dim("text", "hidden_size", text, "num_attention_heads", 2)
+    width = text.get("head_dim") or head_dim("text", "hidden_size", text, "num_attention_heads", 2)
     if heads % text["num_key_value_heads"]:
         raise UserError("model.build.text: num_key_value_heads must divide num_attention_heads")
     return text, width

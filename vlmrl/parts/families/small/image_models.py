@@ -59,8 +59,8 @@ def build(
 
 def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     text_class, vision_class = CONFIG_MAPPING[small.text], CONFIG_MAPPING[small.vision]
-    tokens = builder.token_fields(tokenizer)
-    text_keys = {*text_class.__annotations__, TIED} - {*tokens, "head_dim"}
+    tokens = builder.token_fields(tokenizer, build)
+    text_keys = {*text_class.__annotations__, TIED} - {*tokens} | {"vocab_size"}
     check_fields(build, "text", build.text, text_keys)
     check_fields(build, "vision", build.vision, {*vision_class.__annotations__})
 
@@ -88,9 +88,9 @@ def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
 
 def _count_tile_tokens(small: SmallImageModel, side: Any, patch: Any) -> int:
     whole = isinstance(side, int) and isinstance(patch, int) and min(side, patch) > 0
-    if not whole or side % (patch * small.shrink):
+    if not whole or side < patch or side // patch % small.shrink:
         raise UserError(
-            f"model.build.vision: image_size ({side!r}) must be a multiple of "
-            f"{small.shrink} * patch_size ({patch!r})"
+            f"model.build.vision: image_size ({side!r}) must hold a multiple of {small.shrink} patches "
+            f"a side (patch_size {patch!r})"
         )
     return (side // patch // small.shrink) ** 2

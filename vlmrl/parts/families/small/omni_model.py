@@ -57,11 +57,16 @@ def build(build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, An
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
     config_class: Any = transformers.Qwen2_5OmniThinkerConfig
     parts = {"text": build.text, "vision": build.vision, "audio": build.audio}
-    tokens = builder.token_fields(tokenizer)
+    tokens = builder.token_fields(tokenizer, build)
     fixed = {"text": {*tokens}, "vision": {"out_hidden_size"}, "audio": {"output_dim"}}
     for part, overrides in parts.items():
         own = config_class.sub_configs[f"{part}_config"].__annotations__
-        builder.check_fields(build, part, overrides, {*own} - fixed[part])
+        builder.check_fields(
+            build,
+            part,
+            overrides,
+            {*own} - fixed[part] | ({"vocab_size"} if part == "text" else set()),
+        )
     text, width = builder.text_fields(build, {})
     vision, audio = {**Qwen25Vl.small.vision, **build.vision}, {**builder.AUDIO, **build.audio}
     builder.head_dim("vision", "hidden_size", vision, "num_heads", 4)

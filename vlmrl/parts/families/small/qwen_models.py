@@ -66,9 +66,9 @@ def build(
 
 def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: object) -> Any:
     config_class = getattr(transformers, small.config)
-    tokens = builder.token_fields(tokenizer)
+    tokens = builder.token_fields(tokenizer, build)
     fields = config_class.sub_configs["text_config"].__annotations__.keys()
-    check_fields(build, "text", build.text, {*fields, TIED} - {*tokens, "head_dim"})
+    check_fields(build, "text", build.text, {*fields, TIED} - {*tokens} | {"vocab_size"})
     fields = config_class.sub_configs["vision_config"].__annotations__.keys()
     check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
 
@@ -84,30 +84,6 @@ def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: object) -> Any
         tie_word_embeddings=tied,
         **_media_tokens(small, tokenizer),
     )
-
-
-def build_published(
-    small: SmallQwenModel,
-    text: Mapping[str, Any],
-    vision: Mapping[str, Any],
-    tied: bool,
-    corpus: Sequence[str],
-) -> tuple[Any, Any]:
-    """Build a model with the fields of a published config, and a processor that knows few words.
-
-    The weights are random, and as large as the published ones: for `torch.device("meta")` and its like.
-    """
-    tokenizer = builder.train(corpus, BuildConfig().vocab_size)
-    width = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-    ends = {k: v for k, v in builder.token_fields(tokenizer).items() if k != "vocab_size"}
-    config = getattr(transformers, small.config)(
-        text_config={**text, **ends, "rope_parameters": _rope(small, width)},
-        vision_config={**vision, small.vision_out: text["hidden_size"]},
-        tie_word_embeddings=tied,
-        **_media_tokens(small, tokenizer),
-    )
-    model = getattr(transformers, small.model)(config).eval()
-    return model, _processor(small, model.config.vision_config, tokenizer)
 
 
 def _media_tokens(small: SmallQwenModel, tokenizer: Any) -> dict[str, int]:
