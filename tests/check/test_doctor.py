@@ -66,7 +66,7 @@ def test_the_quickstart_passes_every_check_with_exit_code_0(monkeypatch, capsys,
     }
     assert {line.split()[1] for line in lines} == {
         "versions",
-        *("config", "source", "rows", "lengths", "processor", "verifier", "media"),
+        *("config", "epochs", "source", "rows", "lengths", "processor", "verifier", "media"),
         *("coordinates", "memory", "parity", "step", "sync"),
     }
     assert not list(tmp_path.iterdir())
