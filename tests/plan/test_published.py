@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from vlmrl.config import ModelConfig
+from vlmrl.config import ModelConfig, load, tree
 from vlmrl.errors import UserError
 from vlmrl.features.plan import published
 from vlmrl.features.plan.published import Assumptions
@@ -60,3 +60,8 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
         published.gpu("h10")
     with pytest.raises(UserError, match="known: Qwen/Qwen2"):
         published.architecture_of("Qwen/Qwen2.5-VL-4B")
+
+
+def test_the_model_of_every_recipe_can_be_planned() -> None:
+    recipes = [name for name in tree.shipped() if name.startswith("recipes/")]
+    assert {str(load(name).model.path) for name in recipes} <= published.architectures().keys()

@@ -7,6 +7,7 @@ real one; only its tensors are torch's fake ones, whose forward tells what it wo
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -311,9 +312,12 @@ class ShallowCounter(Counter):
         for part, depth in self._depths.items():
             if depth > self._few:
                 key = (part, shape, seen) if part == "text" else (part, seen)
-                more = self._remember(key, lambda part=part: count(self._policy(part)) - least)
+                more = self._remember(key, functools.partial(self._deepened, count, part, least))
                 total += (depth - self._few) * more
         return total
+
+    def _deepened(self, count: Callable[[Policy], int], part: str, least: int) -> int:
+        return count(self._policy(part)) - least
 
     def _remember(self, key: object, count: Callable[[], int]) -> int:
         if key not in self._found:
