@@ -170,6 +170,8 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
                 row["conversations"] = [{}, {"value": values[key]}]
                 continue
             *outer, name = column.split(".")
+            if outer and outer[0] == columns.get("fields"):
+                continue  # the fields hold it
             functools.reduce(lambda inside, part: inside.setdefault(part, {}), outer, row)[name] = (
                 values[key]
             )

@@ -29,7 +29,6 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     weights_at,
 )
-from vlmrl.assemble.turns import with_tools
 from vlmrl.config import Config
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
@@ -245,6 +244,10 @@ def build_engine(config: Config, fleet: Fleet | None) -> Engine:
                 f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"
             )
         engine = engine.on(fleet)
+    if not any(source.acts for source in config.named_sources):
+        return engine
+    from vlmrl.assemble.turns import with_tools  # a plain run has no tools
+
     return with_tools(config, engine)
 
 

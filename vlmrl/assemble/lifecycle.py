@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +16,7 @@ import torch
 
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
-from vlmrl.assemble.prompts import (
-    build_eval_batches,
-    build_loader,
-    pair_maker_of,
-    prompt_maker_of,
-)
-from vlmrl.assemble.turns import opened_tools
-from vlmrl.config import Config, EvaluationConfig, SftConfig
-from vlmrl.data.source import Source, open_configured
+from vlmrl.config import Config
 from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
@@ -36,7 +26,6 @@ from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
-from vlmrl.schema import PromptBatch
 from vlmrl.system import distributed, files, processes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training.divergence import set_reference
@@ -45,7 +34,6 @@ from vlmrl.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from vlmrl.runs.mirror import Mirror
-    from vlmrl.training.sft import Stage
 
 
 # --------------------------------------------------------------------------------------------------
@@ -239,7 +227,7 @@ def _run(
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
-        finished = run_cold_start(trainer, start, progress, interrupt)
+        finished = _run_first_stage(trainer, start, progress, interrupt)
         if finished and not config.trains_scores:
             begin_rl(trainer, start, progress)
             finished = trainer.run(interrupt)
@@ -284,78 +272,17 @@ def _require_models(config: Config, output: Output) -> None:
         raise UserError(fault)
 
 
-def run_cold_start(
+def _run_first_stage(
     trainer: Trainer, start: Path | None, progress: Progress, interrupt: Interrupt
 ) -> bool:
-    """Imitate the demonstrations if the config asks for it and it is not done yet; False if interrupted."""
-    config, policy, settings = trainer.config, trainer.policy, trainer.config.sft
-    if settings is None or progress.phase == "rl":
+    """Run the cold start if the config asks for it and it is not done yet; False if interrupted."""
+    if trainer.config.sft is None or progress.phase == "rl":
         if start and progress.phase == "sft":  # the cold start of another config
-            checkpoint.restore_adapter(start, policy)
+            checkpoint.restore_adapter(start, trainer.policy)
         return True
-    from vlmrl.training import sft
+    from vlmrl.assemble.cold_start import run_cold_start  # not every run has one
 
-    scores, size = config.trains_scores, settings.batch_size
-    maker = pair_maker_of if scores else prompt_maker_of
-    trainer.engine.rest()
-    chosen = settings.sources or config.data.train
-    sources = [open_configured(config, source) for source in chosen]
-    name, decay = config.optimizer.name, settings.weight_decay
-    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
-    policy.use_optimizer(optimizer, config.optimizer)
-    stage = sft.Stage(**progress.extra) if start else sft.Stage()
-    quarantine = trainer.loader.quarantine
-    with (
-        opened_tools(config, chosen, policy.family.space) as tools,
-        build_loader(config, sources, policy, size, quarantine, tools=tools, maker=maker) as loader,
-    ):
-        if start:
-            checkpoint.restore(start, policy, progress)
-            loader.restore(progress.loader)
-
-        def save(stage: Stage) -> None:
-            state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
-            name = f"checkpoint of the cold start, step {stage.step}"
-            with finite.naming(name), trainer.tracker.doing(f"saving the {name}") as saving:
-                folder = trainer.checkpoints.save(state)
-            trainer.tracker.saved(stage.step, "sft", folder, saving.seconds)
-
-        def report(step: int, metrics: dict[str, float]) -> None:
-            trainer.tracker.sft_step(step, metrics)
-            if policy.refused:
-                line = f"cold start, step {step}: not applied, because {policy.refused}"
-                trainer.tracker.message(line)
-
-        with trainer.timers("sft"):
-            stage = sft.cold_start(
-                _build_step(trainer, settings),
-                loader.next,
-                settings,
-                stage,
-                validate=_build_measure(trainer) if scores else _build_validator(trainer),
-                report=report,
-                save=save,
-                interrupt=interrupt,
-                save_every=config.run.save_every if scores else None,
-            )
-        if stage.done(settings):
-            save(stage)
-    return stage.done(settings)
-
-
-def _build_step(
-    trainer: Trainer, settings: SftConfig
-) -> Callable[[PromptBatch, Stage], dict[str, float]]:
-    """Return what takes a step on a batch: to imitate its demonstrations, or to order its pairs."""
-    from vlmrl.training import preferences, sft
-
-    config, policy = trainer.config, trainer.policy
-    tokens, seed = config.optimizer.micro_batch_tokens, config.run.seed
-    if config.trains_scores:
-        return lambda batch, stage: preferences.step(policy, batch, settings, stage, tokens, seed)
-    metric = config.evaluation.metric if config.evaluation else "reward"
-    score = functools.partial(sft.score_demonstrations, trainer.scorer, metric)
-    return lambda batch, stage: sft.step(policy, batch, settings, stage, tokens, seed, score)
+    return run_cold_start(trainer, trainer.config.sft, start, progress, interrupt)
 
 
 def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
@@ -386,61 +313,3 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
     if trainer.done == 0:
         for strategy in trainer.strategies:
             strategy.begin(trainer.run_parts)
-
-
-def _open_validation(config: Config, settings: SftConfig) -> list[Source]:
-    chosen = settings.validation or [source.whole("val") for source in config.data.train]
-    limited = [s.model_copy(update={"limit": settings.validation_limit}) for s in chosen]
-    return [open_configured(config, source) for source in limited]
-
-
-def _build_measure(trainer: Trainer) -> Callable[[], dict[str, float]]:
-    """Return a function that measures how many held-out pairs a reward model has in their order."""
-    from vlmrl.training import preferences
-
-    config, policy, settings = trainer.config, trainer.policy, trainer.config.sft
-    assert settings is not None
-    sources, quarantine = _open_validation(config, settings), trainer.loader.quarantine
-    plan = EvaluationConfig(batch_size=settings.batch_size)
-    batches = build_eval_batches(
-        config, sources, policy, plan, quarantine, shared=True, maker=pair_maker_of
-    )
-
-    def measure() -> dict[str, float]:
-        with trainer.tracker.doing("scoring the held-out pairs"):
-            return preferences.measure(policy, batches(), config.optimizer.micro_batch_tokens)
-
-    return measure
-
-
-def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
-    """Return a function that measures the cold start's stopping metric on its validation sources."""
-    from vlmrl.training.evaluation import evaluate
-
-    config = trainer.config
-    settings = config.sft
-    assert settings is not None
-    sources = _open_validation(config, settings) if settings.stop_at is not None else []
-    rows = sum(len(source.rows) for source in sources)
-    plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)
-    quarantine = trainer.loader.quarantine
-    batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
-
-    def measure() -> dict[str, float]:
-        trainer.engine.sync(trainer.policy)
-        with (
-            trainer.policy.whole(trainer.engine.capabilities.exact),
-            trainer.tracker.doing("validating the cold start", rows) as activity,
-        ):
-            evaluation = evaluate(
-                batches(),
-                trainer.engine,
-                trainer.scorer,
-                plan,
-                config.last.rollout.max_tokens,
-                told=activity.done,
-            )
-        trainer.engine.rest()
-        return {settings.stop_metric: evaluation.result["metrics"][settings.stop_metric]}
-
-    return measure

@@ -8,10 +8,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
-from vlmrl.assemble.turns import tools_by_source
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
 from vlmrl.data.prompt import make_prompt
@@ -59,7 +58,11 @@ def prompt_maker_of(
     config: Config, policy: Policy, processor: object = None
 ) -> Callable[[Sample, list[Decoded]], Prompt]:
     """Return the function that makes prompts as a config says."""
-    tools = tools_by_source(config, policy.family.space)
+    tools: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
+    if any(source.acts for source in config.named_sources):
+        from vlmrl.assemble.turns import tools_by_source  # a plain run has no tools
+
+        tools = tools_by_source(config, policy.family.space)
     return build_prompt_maker(
         policy, instruct_by_source(config), forms_by_source(config), processor, tools
     )

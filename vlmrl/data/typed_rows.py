@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from vlmrl.answers.parsing import letter_of
+from vlmrl.answers.parsing import is_number, letter_of
 from vlmrl.data import demonstrations, multiple_choice, row_forms
 from vlmrl.data.annotations import check_inside, note_points
 from vlmrl.errors import UserError
@@ -259,6 +259,8 @@ def _typed(key: str, value: object) -> Any:
         return [name.strip() for name in value.split(",")]  # as an answer is split
     if key in ("options", "box_labels") and isinstance(value, str):
         return [value]
+    if key == "points" and isinstance(value, list) and value[1:] and is_number(value[0]):
+        return [value]  # one point, bare
     return value
 
 
