@@ -1,8 +1,15 @@
-"""The tables of `docs/scale/machines.md`: which recipe's model fits on the machines of the presets."""
+"""The table of `docs/scale/machines.md`: which recipe's model fits on the machines of the presets.
+
+Its plans take some ten minutes, so the page shows the stored table; write it again with
+
+    python docs/generate/machines_page.py > performance/results/machines.md
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from recipe_facts import recipes
 from tables import code, header, row
@@ -12,6 +19,7 @@ from vlmrl.features.plan.layouts import as_overrides, layout_of
 from vlmrl.features.plan.planner import PlanIssue, Planner, PromptContent, find_verdicts
 from vlmrl.features.plan.published import Assumptions, gpu
 
+STORED = Path(__file__).parents[2] / "performance" / "results" / "machines.md"
 PRESETS: Mapping[str, tuple[str, int]] = {
     "1x24gb": ("rtx4090", 1),
     "1x80gb": ("h100", 1),
@@ -44,6 +52,11 @@ def heaviest() -> Mapping[str, tuple[str, int]]:
 
 
 def draw() -> str:
+    """Return the stored table."""
+    return STORED.read_text(encoding="utf-8").strip()
+
+
+def table() -> str:
     """Return the table: a row for each model, a column for each preset."""
     lines = [*header("model", "recipes", "planned for", *PRESETS)]
     for path, (recipe, number) in heaviest().items():
@@ -75,4 +88,10 @@ def _plan(config: Config, preset: str) -> tuple[float, Sequence[PlanIssue]]:
     planner = Planner(config, gpu(kind), Assumptions.of(), PromptContent())
     judged = planner.rate(layout_of(planner.config, number))
     issues = find_verdicts(planner, judged)
+    del planner
+    gc.collect()  # its models refer to themselves
     return judged.memory.share, [issue for issue in issues if issue.level == "FAIL"]
+
+
+if __name__ == "__main__":
+    print(table())
