@@ -14,7 +14,7 @@ from helpers.layout_forms.table import FORMS, VARIANTS, Outcome, try_form
 
 
 def table() -> list[str]:
-    """Return the lines of the table, variants below the twenty-five."""
+    """Return the lines of the table, variants below the forms."""
     titles = ("published form", "layout", "recognised", "rows read", "truth", "prompt", "lines")
     with tempfile.TemporaryDirectory() as home:
         folders = (Path(home) / str(number) for number in range(len(FORMS) + len(VARIANTS)))

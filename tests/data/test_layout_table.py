@@ -11,8 +11,8 @@ from helpers.layout_forms.table import FORMS, VARIANTS, try_form
 from vlmrl import plugins
 
 
-def test_there_are_twenty_five_and_every_layout_is_among_them() -> None:
-    assert len({form.name for form in FORMS}) == len(FORMS) == 25
+def test_there_are_twenty_six_and_every_layout_is_among_them() -> None:
+    assert len({form.name for form in FORMS}) == len(FORMS) == 26
     assert {form.layout for form in (*FORMS, *VARIANTS)} == {*plugins.names("layout")}
 
 

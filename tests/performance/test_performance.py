@@ -24,6 +24,7 @@ SMALL = {
     "watch": "--steps 200 --appends 3",
     "intervals": "--draws 2",
     "guests": "--requests 20 --slow 6 --pause 0.5",
+    "growth": "--only read_choice",
 }
 ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",

@@ -6,6 +6,7 @@ import base64
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 
 from helpers.layout_forms.items import Form, Item, put_media, truth_of
+from vlmrl.schema import Truth
 from vlmrl.truths.json_form import to_json
 
 ALL_MEDIA = ("image", "video", "audio")
@@ -253,6 +255,29 @@ def video_r1(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
     return put_json(folder / "Drawn-260k.json", rows)
 
 
+def gui_r1(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
+    put_media(folder, items)
+    rows = [
+        {"id": f"drawn_{number}", "image": item.name, "instruction": item.phrase}
+        | {"history": "None", "task_type": "low", "gt_action": "click"}
+        | {"gt_bbox": [v / item.size[i % 2] for i, v in enumerate(item.boxes[0])]}
+        | {"gt_input_text": "no input text"}
+        for number, item in enumerate(items)
+    ]
+    return put_json(folder / "train.json", rows)
+
+
+def asked_of_gui_r1(item: Item) -> str:
+    return (
+        f"In this UI screenshot, continue the command '{item.phrase}' after the actions 'None'. Give the "
+        "next action (one of click), where a click goes, and as its value the text or the direction that it needs."
+    )
+
+
+def click(item: Item) -> Truth:
+    return replace(truth_of(item, labels=False), fields={"action": "click"})
+
+
 def vlmevalkit(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
     rows = []
     for number, item in enumerate(items):
@@ -313,6 +338,15 @@ CHATS = (
     Form("verl, Parquet", "verl", verl, several=True),
     Form("V-Triune, Parquet", "v_triune", v_triune, several=True),
     Form("Video-R1, JSON", "video_r1", video_r1, ("answer",), kinds=("image", "video")),
+    Form(
+        "GUI-R1, JSON",
+        "gui_r1",
+        gui_r1,
+        ("box",),
+        prompt=asked_of_gui_r1,
+        keeps_prompt=False,
+        truth=click,
+    ),
     Form("VLMEvalKit, TSV with base64", "vlmevalkit", vlmevalkit, ("answer",), several=True),
 )
 MORE_CHATS = (
