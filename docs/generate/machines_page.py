@@ -7,7 +7,7 @@ Its plans take some ten minutes, so the page shows the stored table; write it ag
 
 from __future__ import annotations
 
-import gc
+import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -59,9 +59,11 @@ def draw() -> str:
 def table() -> str:
     """Return the table: a row for each model, a column for each preset."""
     lines = [*header("model", "recipes", "planned for", *PRESETS)]
-    for path, (recipe, number) in heaviest().items():
-        cells = (verdict(recipe, preset) for preset in PRESETS)
-        lines.append(row(code(path), str(number), code(recipe), *cells))
+    # The models of a plan are not freed: a process for each plan.
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for path, (recipe, number) in heaviest().items():
+            cells = [pool.apply(verdict, (recipe, preset)) for preset in PRESETS]
+            lines.append(row(code(path), str(number), code(recipe), *cells))
     return "\n".join(lines)
 
 
@@ -88,8 +90,6 @@ def _plan(config: Config, preset: str) -> tuple[float, Sequence[PlanIssue]]:
     planner = Planner(config, gpu(kind), Assumptions.of(), PromptContent())
     judged = planner.rate(layout_of(planner.config, number))
     issues = find_verdicts(planner, judged)
-    del planner
-    gc.collect()  # its models refer to themselves
     return judged.memory.share, [issue for issue in issues if issue.level == "FAIL"]
 
 

@@ -269,8 +269,9 @@ def gui_r1(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
 
 def asked_of_gui_r1(item: Item) -> str:
     return (
-        f"In this UI screenshot, continue the command '{item.phrase}' after the actions 'None'. Give the "
-        "next action (one of click), where a click goes, and as its value the text or the direction that it needs."
+        f"In this UI screenshot, continue the command '{item.phrase}' after the actions 'None'. "
+        "Give the next action (one of click), where a click goes, and as its value the text or the "
+        "direction that it needs."
     )
 
 
