@@ -52,8 +52,9 @@ def heaviest() -> Mapping[str, tuple[str, int]]:
 
 
 def draw() -> str:
-    """Return the stored table."""
-    return STORED.read_text(encoding="utf-8").strip()
+    """Return the stored table, without its title."""
+    lines = STORED.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
 
 
 def table() -> str:
@@ -94,4 +95,6 @@ def _plan(config: Config, preset: str) -> tuple[float, Sequence[PlanIssue]]:
 
 
 if __name__ == "__main__":
+    print("# Which model fits on the machines of the presets\n")
+    print("Written by `docs/generate/machines_page.py`; no GPU was asked.\n")
     print(table())
