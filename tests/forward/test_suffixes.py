@@ -42,10 +42,10 @@ def test_one_forward_equals_generation_turn_by_turn(each):
     assert (shared[2] - plain[2]).norm() < GRADIENT * plain[2].norm()
 
     signs = torch.randn(micro.mask.shape, generator=torch.Generator().manual_seed(1))
-    for row, part, logprobs, _ in made.one_by_one(made.base, micro):
-        own = part.mask[0]
+    for row, part, logprobs, entropy in made.one_by_one(made.base, micro, entropy_gradient=True):
+        own, sign = part.mask[0], signs[row : row + 1]
         assert (logprobs[0][own] - micro.sampling_logprobs[row][own]).abs().max() < LOGPROBS
-        (logprobs * signs[row : row + 1]).sum().backward()
+        (logprobs * sign + 0.3 * entropy * sign.flip(-1)).sum().backward()
     low = torch.cat([p.grad.flatten() for p in made.trainable if p.grad is not None])
     assert (low - plain[2]).norm() < GRADIENT * plain[2].norm()
 
