@@ -124,8 +124,8 @@ def heads(day: Day, policy: Policy, case: Case) -> Iterator[Row]:
 @contextmanager
 def checkpointing(policy: Policy) -> Iterator[None]:
     """Compute activations again in the backward, inside."""
-    policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+    policy.checkpoint_layers()
     try:
         yield
     finally:
-        policy.base.gradient_checkpointing_disable()
+        policy.checkpoint_layers(False)

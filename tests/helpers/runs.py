@@ -87,11 +87,13 @@ def metric_lines(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in x.items() if not k.startswith(CLOCKS)} for x in lines]
 
 
-def torchrun(*arguments: str, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` on several ranks of this machine."""
+def torchrun(
+    *arguments: str, processes: int = 2, cwd: Path = ROOT, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGUMENTS` on several ranks of this machine; `timeout` is in seconds."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command = [*launcher, "--nproc-per-node", str(processes), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     return subprocess.run(
-        command, env=environment, cwd=ROOT, timeout=240, capture_output=True, text=True
+        command, env=environment, cwd=cwd, timeout=timeout, capture_output=True, text=True
     )

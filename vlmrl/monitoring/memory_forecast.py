@@ -290,10 +290,10 @@ def measure_activations(
 
     measured, again = extrapolate(), 0
     if policy.config.gradient_checkpointing:
-        policy.base.gradient_checkpointing_disable()
+        policy.checkpoint_layers(False)
         again = (extrapolate() - measured) // policy.base.config.get_text_config().num_hidden_layers
         measured += again
-        policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+        policy.checkpoint_layers()
     parts = config.distributed.sequence_parallel
     if parts == 1:
         return measured, again

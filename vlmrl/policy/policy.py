@@ -143,11 +143,28 @@ class Policy:
         self.split = self._find_split()
         if config.gradient_checkpointing:
             replayed = {"context_fn": experts.again} if config.router_replay else {}
-            self.base.gradient_checkpointing_enable({"use_reentrant": False, **replayed})
+            self.checkpoint_layers(**replayed)
         if config.gradient_checkpointing or shard:
             # A rank with text only would sum the first layer's gradients in another order than the rest.
             self.base.enable_input_require_grads()
         self.base.train()
+
+    @property
+    def checkpoints_layers(self) -> bool:
+        """Whether a backward pass computes layers again instead of keeping their activations."""
+        return any(
+            getattr(module, "gradient_checkpointing", False) for module in self.base.modules()
+        )
+
+    def checkpoint_layers(self, on: bool = True, /, **options: object) -> None:
+        """Compute layers again in the backward pass, by options of `torch.utils.checkpoint`, or keep all."""
+        # transformers calls it activation checkpointing from 5.23 on, and warns of the older name.
+        new = hasattr(self.base, "activation_checkpointing_enable")
+        how = "activation" if new else "gradient"
+        if on:
+            getattr(self.base, f"{how}_checkpointing_enable")({"use_reentrant": False, **options})
+        else:
+            getattr(self.base, f"{how}_checkpointing_disable")()
 
     def _may_differ(self, shard: bool) -> list[torch.nn.Parameter]:
         """Return the trainable weights that ranks have not read from the same files.

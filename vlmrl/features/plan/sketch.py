@@ -285,7 +285,7 @@ class ShallowCounter(Counter):
 
     def saved(self, policy: Policy, micro: MicroBatch, sharing: Sharing) -> int:
         """See `Counter`."""
-        again = policy.base.is_gradient_checkpointing
+        again = policy.checkpoints_layers
         seen = (len(micro.prompts), again, self.sharded)
 
         def count(shallow: Policy) -> int:
@@ -334,8 +334,8 @@ class ShallowCounter(Counter):
         return self._policies[longer]
 
     def _checkpoint(self, policy: Policy, again: bool) -> None:
-        if again and not policy.base.is_gradient_checkpointing:
-            policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+        if again and not policy.checkpoints_layers:
+            policy.checkpoint_layers()
             policy.base.enable_input_require_grads()
-        elif not again and policy.base.is_gradient_checkpointing:
-            policy.base.gradient_checkpointing_disable()
+        elif not again and policy.checkpoints_layers:
+            policy.checkpoint_layers(False)
