@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from vlmrl.errors import UserError
@@ -190,6 +191,13 @@ def split(text: str, chosen: str | Template) -> Parsed:
 def completion(text: str, chosen: str | Template, frame: Frame, **fields: Any) -> Completion:
     """Build a completion of this text, split by its template; `fields` are more of its fields."""
     return Completion(text, split(text, chosen), frame, **fields)
+
+
+def of_tag(completion: Completion, tag: str) -> Completion:
+    """Return a completion whose answer is the content of a tag, None where that is blank or not there."""
+    start, end = completion.parsed.spans.get(tag, (0, 0))
+    answer = completion.text[start:end].strip() or None
+    return replace(completion, parsed=replace(completion.parsed, answer=answer))
 
 
 def _thought(text: str) -> tuple[int | None, tuple[int, int] | None]:

@@ -105,7 +105,7 @@ def _check_sources(config: Config) -> None:
     """Build cards and verifiers of all sources that a config names, and look for their templates."""
     for source in config.named_sources:
         open_card(source.card, source.options)
-        read_template(source)
+        template = read_template(source)
         where = f"source {source.label!r}"
         _check_parts(f"{where}, tools", "tool", source.tools)
         if (world := source.environment) is not None:
@@ -117,6 +117,8 @@ def _check_sources(config: Config) -> None:
         moments = [(reward, at) for reward in rewards for at in reward_components.moments(reward)]
         reward_components.check_joined([reward_components.resolve(*each) for each in moments])
         form_of(rewards)
+        if template is not None:
+            reward_components.check_tags(rewards, template)
 
 
 def check_paths(config: Config) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 from pebble import ThreadPool
 
 from vlmrl.answers import templates
-from vlmrl.schema import KILLED, Completion, Sample, Verdict
-from vlmrl.scoring.reward_components import Component, Spec, build
+from vlmrl.schema import KILLED, Completion, Sample, Template, Verdict
+from vlmrl.scoring.reward_components import Component, Spec, build, judge_tag
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import (
     CallFailed,
@@ -67,26 +67,27 @@ class Calls:
         self._returned = 0.0
         self._noticed: set[str] = set()
         self._loaded = frozenset(specs)
-        self._begun: dict[tuple[Spec, int], tuple[Sample, Any]] = {}
+        self._begun: dict[tuple[Spec, str | None, int], tuple[Sample, Any]] = {}
 
     def begin(self, c: Component, completion: Completion, sample: Sample, *shown: Any) -> None:
         """Start a call early; `start` returns its future later, as long as the completion lives."""
-        key = (c.spec, id(completion))
+        key = (c.spec, c.reward.tag, id(completion))
         self._begun[key] = sample, self.start(c, completion, sample, *shown)
         weakref.finalize(completion, self._begun.pop, key, None).atexit = False
 
     def start(self, c: Component, *arguments: Any) -> Any:
         """Start a call in the pool, or in a thread if the verifier only waits, unless it has begun."""
-        known, future = self._begun.pop((c.spec, id(arguments[0])), (None, None))
+        key, call = (c.spec, c.reward.tag, id(arguments[0])), (c.spec, c.reward.tag, arguments)
+        known, future = self._begun.pop(key, (None, None))
         if known is not None and known is arguments[1]:
             return future
         if c.deadline is None:
-            waiting = self._threads.schedule(_call, args=(c.spec, arguments))
+            waiting = self._threads.schedule(_call, args=call)
             waiting.add_done_callback(self._note_return)
             return waiting
         # A verifier that a row names is loaded by its first call in a worker.
         loading = 0.0 if c.spec in self._loaded else LOADING_S
-        return self._pool.submit(_call, c.spec, arguments, deadline=c.deadline + loading)
+        return self._pool.submit(_call, *call, deadline=c.deadline + loading)
 
     def result(self, c: Component, future: Any) -> Any:
         """Return a call's result, CallFailed if it failed; name the verifier if it takes long."""
@@ -118,7 +119,9 @@ class Calls:
         ends that call too while the verifier answers on an innocent one; None otherwise.
         """
         second = self.start(c, completion, sample, *shown)
-        innocent = templates.completion(INNOCENT, "none", completion.frame)
+        innocent = templates.completion(
+            INNOCENT, Template((), c.reward.tag or "text"), completion.frame
+        )
         control = self.start(c, innocent, sample, *shown)
         wait([second, control])
         if not was_killed(second):
@@ -142,9 +145,9 @@ def load_verifiers(specs: Sequence[Spec]) -> None:
             log.debug("verifier %s cannot be loaded: %s", spec[0], error)
 
 
-def _call(spec: Spec, arguments: Sequence[Any]) -> Any:
-    """Call the verifier that a spec stands for; a process builds it once."""
+def _call(spec: Spec, tag: str | None, arguments: Sequence[Any]) -> Any:
+    """Call the verifier that a spec stands for, on a tag's content; a process builds it once."""
     verifier = build(spec)
     if isinstance(verifier, GroupVerifier | BatchVerifier):
         return portable(verifier.judge(*arguments))
-    return portable(verifier(*arguments))
+    return portable(judge_tag(verifier, tag, *arguments))

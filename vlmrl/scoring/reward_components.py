@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl import plugins
+from vlmrl.answers import templates
 from vlmrl.config import RewardConfig, ScoringConfig, schedule
 from vlmrl.config.sections.rewards import check_names
 from vlmrl.errors import UserError
@@ -23,6 +24,7 @@ from vlmrl.schema import (
     Completion,
     RowReward,
     Sample,
+    Template,
     Truth,
     Verdict,
 )
@@ -124,10 +126,37 @@ class Component:
     deadline: float | None
     """Seconds for one call in the pool; None: calls run in line."""
 
+    def judge(self, completion: Completion, sample: Sample, *shown: Any) -> Verdict:
+        """Judge what the reward grades of one completion, here; `shown` is what the policy saw."""
+        return judge_tag(self.verifier, self.reward.tag, completion, sample, *shown)
+
     @property
     def runs_elsewhere(self) -> bool:
         """Whether its calls run in the pool or in threads."""
         return self.deadline is not None or self.verifier.waits
+
+
+def judge_tag(
+    verifier: Verifier, tag: str | None, completion: Completion, sample: Sample, *shown: Any
+) -> Verdict:
+    """Judge the content of a tag of one completion, the template's answer where `tag` is None."""
+    read = completion if tag is None else templates.of_tag(completion, tag)
+    return verifier(read, sample, *shown)
+
+
+def check_tags(rewards: Iterable[RewardConfig], template: str | Template) -> None:
+    """Check that a template has the tags that rewards grade.
+
+    Raises:
+        UserError: it has not, or the tag is the thought, which is never graded.
+    """
+    tags = [tag.name for tag in templates.template(template).tags if tag.name != "think"]
+    for reward in rewards:
+        if reward.tag is not None and reward.tag not in tags:
+            raise UserError(
+                f"reward {reward.label!r}: tag: expected one that the template {template} has "
+                f"({', '.join(tags) or 'none'}), got {reward.tag!r}{plugins.nearest(reward.tag, tags)}"
+            )
 
 
 def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
@@ -144,6 +173,8 @@ def resolve(reward: RewardConfig, progress: float = 0.0) -> Component:
     weight = schedule.resolve(reward.weight, progress, f"{where}, weight")
     spec = (reward.verifier, json.dumps(options, sort_keys=True, default=str))
     verifier = build(spec)
+    if reward.tag is not None and verifier.scope != "item":
+        raise UserError(f"{where}: tag: expected a verifier of single completions")
     deadline = reward.timeout_s
     if deadline is None:  # a user's verifier may hang, a shipped one only if it is slow
         is_users = ":" in reward.verifier and not verifier.waits
@@ -296,10 +327,16 @@ def _check_signature(
 def form_of(rewards: Sequence[RewardConfig]) -> AnswerForm:
     """Return the form of an answer that all these verifiers can read, as training begins.
 
+    What grades another tag says nothing of the answer.
+
     Raises:
         UserError: a verifier cannot be built, or two read the answer under different keys.
     """
-    forms = {reward.label: resolve(reward).verifier.answer_form() for reward in rewards}
+    forms = {
+        reward.label: resolve(reward).verifier.answer_form()
+        for reward in rewards
+        if reward.tag is None
+    }
     keys: dict[str, str] = {}
     for label, form in forms.items():
         if form.key is not None:

@@ -33,7 +33,14 @@ from vlmrl.schema import (
 )
 from vlmrl.scoring.calls import Calls
 from vlmrl.scoring.combine import check_verdict, combine, deciding, guard, guard_many, touching
-from vlmrl.scoring.reward_components import Component, Spec, components_of, from_rows, resolve
+from vlmrl.scoring.reward_components import (
+    Component,
+    Spec,
+    check_tags,
+    components_of,
+    from_rows,
+    resolve,
+)
 from vlmrl.scoring.verifier import BatchVerifier, GroupVerifier, Verifier
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool, was_killed
@@ -396,7 +403,9 @@ class Scorer:
 
     def components(self, sample: Sample, progress: float, stage: float | None) -> list[Component]:
         """Return a sample's components at a progress; `stage` as in `rewards_of`."""
-        components = [resolve(reward, progress) for reward in self.rewards_of(sample, stage)]
+        rewards = self.rewards_of(sample, stage)
+        check_tags(rewards, sample.template)
+        components = [resolve(reward, progress) for reward in rewards]
         if not any(c.verifier.applies_to(sample) for c in components):
             needs = (f"{c.label} needs {c.verifier.describe_needs()}" for c in components)
             raise UserError(
@@ -421,7 +430,7 @@ class Scorer:
                         elif elsewhere:
                             waiting.append((verdicts, c, call, self._calls.start(c, *call)))
                         else:
-                            verdicts[c.label] = guard(c.verifier, c.verifier, *call)
+                            verdicts[c.label] = guard(c.verifier, c.judge, *call)
         for verdicts, c, _, future in waiting:
             verdicts[c.label] = guard(c.verifier, self._calls.result, c, future)
         for verdicts, c, call, future in waiting:

@@ -109,6 +109,9 @@ class RewardConfig(Named):
     """Name of its curve. Absent: the verifier's own name."""
     weight: float | dict[Literal["schedule"], list[tuple[float, float]] | dict[str, Any]] = 1.0
     """Weight of its score in the reward; a number or a schedule."""
+    tag: str | None = None
+    """Tag of the template whose content it grades; a completion without it has no answer. Absent: the
+    template's answer. Only of a verifier that judges single completions."""
     gate: bool = False
     """With `scoring.combine: gate`: unless this score exceeds `gate_above`, the whole reward is 0."""
     gate_above: float = 0.0
