@@ -169,6 +169,9 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             if column == "conversations.1.value":  # the second turn of a chat
                 row["conversations"] = [{}, {"value": values[key]}]
                 continue
+            if column == "prompt.0.content":  # the only turn of a chat
+                row["prompt"] = [{"role": "user", "content": values[key]}]
+                continue
             *outer, name = column.split(".")
             if outer and outer[0] == columns.get("fields"):
                 continue  # the fields hold it
@@ -184,6 +187,8 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             return {**row, columns["fields"]: {"steps": steps}}
         if source.options.get("box_space") == "pixel" and "points" in columns:
             row[columns["points"]] = [BOX[:2]]
+        if columns.get("labels") == "supporting_ids":
+            row["supporting_ids"] = [1, 3]
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row

@@ -259,3 +259,90 @@ def test_onethinker_pays_accuracy_tags_and_what_can_be_read(
 def test_recipes_of_geometry3k_pay_the_boxed_answer(pay: Pay, name: str) -> None:
     texts = ["It is so, \\boxed{7}.", "It is so, \\boxed{8}.", "It is 7."]
     assert pay(f"recipes/{name}", texts) == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        ("letters", "B", "A"),
+        ("numbers", "7", "8"),
+        ("figures", "7", "8"),
+        ("mathematics", "7", "8"),
+    ],
+)
+def test_videoauto_r1_pays_both_answers_and_the_phrase_before_a_right_one(
+    pay: Pay, source: str, right: str, wrong: str
+) -> None:
+    """Independent: the sums of the published code, from which answers are right."""
+
+    def twice(first: str, second: str) -> str:
+        return f"<first_answer>{first}</first_answer>{THOUGHT}<answer>{second}</answer>"
+
+    phrase = "Let's analyze the problem step by step."
+    pairs = [(a, b) for a in (right, wrong, phrase) for b in (right, wrong)]
+    texts = [*(twice(*pair) for pair in pairs), f"{THOUGHT}<answer>{right}</answer>", right]
+    wanted = [
+        0.9 * (a == right) + 1.1 * (b == right) + 0.3 * (a == phrase and b == right) + 1
+        for a, b in pairs
+    ]
+    assert pay("recipes/videoauto_r1", texts, source=source) == near([*wanted, 1.1, 0.0])
+
+
+def test_videoauto_r1_pays_the_overlap_of_both_spans_and_the_phrase_from_0_7_on(pay: Pay) -> None:
+    phrase = "Let's analyze the problem step by step"
+
+    def paid(first: str, second: str) -> list[float | None]:
+        text = f"<first_answer>{first}</first_answer>{THOUGHT}<answer>{second}</answer>"
+        return pay("recipes/videoauto_r1", [text], source="moments")
+
+    whole, more, half = "0 to 1.5", "0 to 1.875", "0 to 0.75"
+    assert paid(whole, whole) == near([0.9 + 1.1 + 1])
+    assert paid(half, whole) == near([0.45 + 1.1 + 1])
+    assert paid(phrase, more) == near([1.1 * 0.8 + 0.3 + 1])
+    assert paid(phrase, half) == near([1.1 * 0.5 + 1])
+
+
+def test_srpo_pays_for_mending_the_first_answer_and_for_a_second_part_as_long(pay: Pay) -> None:
+    """Independent: the branches of the published code."""
+
+    def text(first: str, second: str) -> str:
+        begin = f"<think>so it is</think><first_answer>{first}</first_answer>"
+        return f"{begin}<reflection>hm</reflection><rethink>so</rethink><answer>{second}</answer>"
+
+    accuracy = {("7", "7"): 0.75, ("8", "7"): 1.0, ("7", "8"): 0.25, ("8", "9"): 0.0}
+    texts = [text(*pair) for pair in accuracy]
+    measure = len("so it is" + "7")
+    length = math.exp(-(((len(texts[0]) - 2 * measure) / (2.5 * measure - 2 * measure)) ** 2))
+    wanted = [paid + 0.5 + 0.1 * length for paid in accuracy.values()]
+    paid = pay("recipes/srpo", [*texts, f"{THOUGHT}<answer>7</answer>", "7"])
+    assert paid[:4] == near(wanted) and paid[4:] == [1.0, 0.0]
+    long = (
+        "<think>"
+        + "so it is " * 30
+        + "</think><first_answer>7</first_answer><reflection>hm</reflection>"
+    )
+    texts = [f"{long}<rethink>{'so ' * n}</rethink><answer>7</answer>" for n in (10, 50, 200)]
+    lengths = [(len(t) - 2 * 271) / (0.5 * 271) for t in texts]
+    wanted = [0.75 + 0.5 + 0.1 * math.exp(-(far**2)) for far in lengths]
+    assert pay("recipes/srpo", texts) == near(wanted) and max(wanted) > 1.3 > min(wanted)
+
+
+def test_arena_pays_citations_beside_the_answer_and_ten_for_all_of_them(pay: Pay) -> None:
+    """Independent: the published scores, but for a wrong citation beside a right one."""
+
+    def text(cited: str, answer: str) -> str:
+        return f"<relevance>{cited}</relevance><analysis>so</analysis>\n<answer>{answer}</answer>"
+
+    texts = [
+        text("[1, 3]", "7"),
+        text("[3,1]", "7"),
+        text("[1]", "7"),
+        text("[1, 3]", "8"),
+        text("[2]", "7"),
+        text("[1, 2, 3, 4]", "7"),
+        "<answer>7</answer>",
+        f"{text('[1, 3]', '7')} so",
+        "7",
+    ]
+    wanted = [13.0, 13.0, 2.5, 2.0, 2.0, 2.0, 1.0, 2.0, 0.0]
+    assert pay("recipes/arena", texts) == near(wanted)

@@ -366,9 +366,9 @@ def read_yes_no(answer: str) -> tuple[bool | None, str]:
 def read_names(answer: str) -> tuple[list[str], str]:
     """Return the distinct names an answer lists, normalised, and a note.
 
-    One JSON list of strings with nothing but words that announce it before it, or text split at commas,
-    semicolons, bars and new lines. Several lists name nothing, nor does one that takes a name back
-    (`edema, no edema`) or leaves it open (`edema?`).
+    One JSON list of strings, or of whole numbers, with nothing but words that announce it before it, or text
+    split at commas, semicolons, bars and new lines. Several lists name nothing, nor does one that takes a
+    name back (`edema, no edema`) or leaves it open (`edema?`).
     """
     if len(answer) > MAX_CHARS:
         return [], f"answer longer than {MAX_CHARS} characters"
@@ -376,6 +376,8 @@ def read_names(answer: str) -> tuple[list[str], str]:
     if len(lists) > 1:
         return [], f"{len(lists)} lists"
     parts = lists[0] if lists else re.split(r"[,;|\n]", answer)
+    if all(type(part) is int for part in parts):
+        parts = list(map(str, parts))
     before, after = answer[: answer.find("[")], answer[answer.rfind("]") + 1 :]
     if lists and _WORDS.search(after):
         return [], "words after the list"
