@@ -346,3 +346,21 @@ def test_arena_pays_citations_beside_the_answer_and_ten_for_all_of_them(pay: Pay
     ]
     wanted = [13.0, 13.0, 2.5, 2.0, 2.0, 2.0, 1.0, 2.0, 0.0]
     assert pay("recipes/arena", texts) == near(wanted)
+
+
+def test_toolrl_pays_calls_and_where_nothing_is_called_the_format_alone(pay: Pay) -> None:
+    def call(position: str, value: str = "null") -> str:
+        named = f'"action": "CLICK", "value": {value}, "position": {position}, "kind": "noise"'
+        return f"{THOUGHT}<tool_call>{{{named}}}</tool_call>"
+
+    reply = f"{THOUGHT}<response>It is seven.</response>"
+    texts = [call("[0.5, 0.5]"), call("[0.1, 0.5]"), reply, "It is seven."]
+    # 1 for the name, then of one call 1 for its arguments' names and 4 for their values
+    assert pay("recipes/toolrl", texts, source="calls") == near([7.0, 1 + 6 * 5 / 6, 0.0, 0.0])
+    texts = [reply, f"{call('[0.5, 0.5]')}<response>so</response>", "It is seven."]
+    assert pay("recipes/toolrl", texts, source="replies") == [1.0, 0.0, 0.0]
+
+
+def test_vicrit_pays_the_changed_phrase_alone(pay: Pay) -> None:
+    texts = ["So \\boxed{7}.", "So \\boxed{7 cats}.", "So \\boxed{8}.", "It is 7."]
+    assert pay("recipes/vicrit", texts) == near([1.1, 0.1, 0.1, 0.0])
