@@ -55,7 +55,7 @@ def test_its_rows_become_samples(part: str, loaded: Any, card: Card) -> None:
             require(sample.source == "source", part, "give the sample the source it is read for")
             require(sample.text.strip(), part, "a sample asks something: its text is empty")
             _require_inside(part, sample)
-            stated = any(getattr(sample.truth, need) is not None for need in needs)
+            stated = any(sample.truth.value(need) is not None for need in needs)
             of_turns = any(judge.laws.of_turns for judge in judges)
             judged = stated or of_turns or sample.truth.none or not loaded.verifiers
             require(judged, part, f"none of {loaded.verifiers} can judge the truth {sample.truth}")

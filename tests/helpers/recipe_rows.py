@@ -192,6 +192,8 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row
+    if source.card == "shuffled":
+        return {"image": shown, "video": "video.mkv", "duration": 1.5}
     if source.card == "preferences":
         pair = {"chosen": "A red one.", "rejected": "A blue one."}
         return {"image": shown, "prompt": "Which one is it?", **pair}

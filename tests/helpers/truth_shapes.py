@@ -80,6 +80,9 @@ def choice_truths(draw: st.DrawFn) -> Truth:
 
 
 label_truths = st.sets(word, min_size=1, max_size=5).map(lambda s: Truth(labels=tuple(sorted(s))))
+order_truths = st.lists(word, min_size=2, max_size=6, unique=True).map(
+    lambda names: Truth(more={"order": tuple(names)})
+)
 field_truths = st.dictionaries(word, word | st.integers(0, 99), min_size=1, max_size=4).map(
     lambda f: Truth(fields=f)
 )
@@ -158,6 +161,10 @@ def write_labels(truth: Truth) -> str:
     return ", ".join(truth.labels or ())
 
 
+def write_order(truth: Truth) -> str:
+    return ", ".join(truth.value("order"))
+
+
 def write_choice(truth: Truth) -> str:
     return truth.choice or ""
 
@@ -199,6 +206,7 @@ SHAPES: dict[str, tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]] = {
     "masks": (mask_truths(), write_masks),
     "choice": (choice_truths(), write_choice),
     "labels": (label_truths, write_labels),
+    "order": (order_truths, write_order),
     "fields": (field_truths, write_fields),
     "action": (action_truths(), write_action),
     "text": (texts, write_text),

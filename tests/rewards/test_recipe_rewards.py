@@ -364,3 +364,44 @@ def test_toolrl_pays_calls_and_where_nothing_is_called_the_format_alone(pay: Pay
 def test_vicrit_pays_the_changed_phrase_alone(pay: Pay) -> None:
     texts = ["So \\boxed{7}.", "So \\boxed{7 cats}.", "So \\boxed{8}.", "It is 7."]
     assert pay("recipes/vicrit", texts) == near([1.1, 0.1, 0.1, 0.0])
+
+
+def swapped(order: Sequence[str]) -> list[str]:
+    return [order[1], order[0], *order[2:]]
+
+
+def truth_of(name: str, source: str) -> Any:
+    (opened,) = [each for each in open_training(load(name)) if each.name == source]
+    return opened.sample(0).truth
+
+
+@pytest.mark.parametrize("source", ["images", "videos"])
+def test_visual_jigsaw_discounts_the_share_of_right_places(pay: Pay, source: str) -> None:
+    """Independent: the branches of the published code."""
+    pay("recipes/visual_jigsaw", [])  # writes the rows
+    right = list(truth_of("recipes/visual_jigsaw", source).value("order"))
+    answers = [right, swapped(right), right[1:] + right[:1], right[:-1], [*right[:-1], right[0]]]
+    texts = [f"{THOUGHT}<answer>{', '.join(answer)}</answer>" for answer in answers]
+    texts += [f"{THOUGHT}<answer>{right}</answer>".replace("'", ""), ", ".join(right), "so"]
+    share = (len(right) - 2) / len(right)
+    wanted = [1.2, 0.2 * share + 0.2, 0.2, 0.2, 0.2, 1.2, 0.0, 0.0]
+    assert pay("recipes/visual_jigsaw", texts, source=source) == near(wanted)
+
+
+@pytest.mark.parametrize("source", ["two", "three", "four"])
+def test_jigsaw_r1_pays_the_share_of_right_places(pay: Pay, source: str) -> None:
+    pay("recipes/jigsaw_r1", [])
+    right = list(truth_of("recipes/jigsaw_r1", source).value("order"))
+    answers = [", ".join(answer) for answer in (right, swapped(right), right[:1])]
+    share = (len(right) - 2) / len(right)
+    assert pay("recipes/jigsaw_r1", answered(*answers), source=source) == near(
+        [1.5, share + 0.5, 0.5, 0.0]
+    )
+
+
+def test_jigsaw_r1_pays_how_two_tiles_lie(pay: Pay) -> None:
+    pay("recipes/jigsaw_r1", [])
+    truth = truth_of("recipes/jigsaw_r1", "pairs")
+    wrong = "A" if truth.choice != "A" else "B"
+    paid = pay("recipes/jigsaw_r1", answered(truth.choice, wrong), source="pairs")
+    assert paid == [1.5, 0.5, 0.0]

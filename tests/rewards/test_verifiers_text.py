@@ -247,3 +247,26 @@ def test_naming_the_whole_vocabulary_earns_nothing():
         assert score("labels", findings, Truth(labels=("f1", "f2")), measure=measure) == 0
     assert score("labels", findings, Truth(labels=("f1", "f2")), mostly_wrong=True) == 1 / 3
     assert score("labels", "f1, f2, f3", Truth(labels=("f1", "f2"))) == 0.8
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        ("3, 1, 2, 5, 4", 1),
+        ("[3, 1, 2, 5, 4]", 1),
+        ("3,1,2,4,5", 0.2 * 3 / 5),
+        ("1, 2, 3, 4, 5", 0),
+        ("3, 1, 2, 5", 0),
+        ("3, 1, 2, 5, 5", 0),
+        ("3, 1, 2, 5, 4, 4", 0),
+        ("3, 1, 2, 5, 6", 0),
+        ("[3, 1, 2, 5, 4] [3, 1, 2, 4, 5]", 0),
+        ("3, 1, 2, 5, 4?", 0),
+        ("3 1 2 5 4", 0),
+    ],
+)
+def test_order(answer, wanted):
+    truth = Truth(more={"order": ("3", "1", "2", "5", "4")})
+    assert score("order", answer, truth) == pytest.approx(wanted)
+    whole = score("order", answer, truth, discount=1.0)
+    assert whole == pytest.approx(1 if wanted == 1 else 5 * wanted)

@@ -320,7 +320,7 @@ def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
     assert {case.form for case in cases} == {
         "boxes", "confident boxes", "points", "spans", "events", "track", "polygons", "text", "number",
         "choice", "labels", "fields", "action", "nothing", "quantity",
-        "keypoints", "rotated_boxes",
+        "keypoints", "order", "rotated_boxes",
     }  # fmt: skip
     for attack in ATTACKS:
         assert any(attack.make(case) for case in cases), attack.name

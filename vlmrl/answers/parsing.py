@@ -364,7 +364,13 @@ def read_yes_no(answer: str) -> tuple[bool | None, str]:
 
 
 def read_names(answer: str) -> tuple[list[str], str]:
-    """Return the distinct names an answer lists, normalised, and a note.
+    """Return the distinct names an answer lists, as `list_names` reads them, and a note."""
+    names, note = list_names(answer)
+    return list(dict.fromkeys(names)), note
+
+
+def list_names(answer: str) -> tuple[list[str], str]:
+    """Return the names an answer lists in its order, normalised, repeated ones too, and a note.
 
     One JSON list of strings, or of whole numbers, with nothing but words that announce it before it, or text
     split at commas, semicolons, bars and new lines. Several lists name nothing, nor does one that takes a
@@ -385,7 +391,7 @@ def read_names(answer: str) -> tuple[list[str], str]:
         return [], "a list of other things than names"
     if why := claims.doubt(f"{before if lists else ''}{claims.VALUE}") or _doubted_name(parts):
         return [], why
-    names = list(dict.fromkeys(filter(None, map(text.normalised, parts))))
+    names = list(filter(None, map(text.normalised, parts)))
     denied = next((n for n in names if (m := _NO_NAME.match(n)) and m[1] in names), None)
     if denied is not None:
         return [], f"{denied!r} beside the name"
