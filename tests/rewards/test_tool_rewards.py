@@ -50,6 +50,15 @@ def test_only_named_tools_count():
     assert score("tool_used", used, Truth(), tools=["search", "crop"]) == 1
 
 
+def test_fewer_calls_than_most_are_paid_their_share():
+    calls = (Call("search", {}), Call("crop", {}), Call("search", {}, "refused"))
+    paid = [
+        score("tool_used", ran("a", *calls[:1] * n, *calls[1:]), Truth(), tools=["search"], most=3)
+        for n in range(5)
+    ]
+    assert paid == pytest.approx([0, 1 / 3, 2 / 3, 1, 1])
+
+
 def test_a_search_is_paid_by_the_places_of_what_it_found_first():
     right = Truth(labels=("deck_3", "deck_5"))
     two = ran("a", Call("search", {}, found=("deck_9",)), Call("search", {}, found=("deck_5",)))
@@ -94,6 +103,18 @@ def test_pixel_reasoner_is_curious_where_few_of_a_group_look():
     paid = totals("recipes/pixel_reasoner", "images", "4", Truth(text=("4",)), *groups)
     bonus = 0.5 * (0.3 - 1 / 8)
     assert paid == pytest.approx([1 + bonus, *[1] * 7])
+
+
+def test_ikea_pays_less_for_each_search_beside_a_right_answer_and_a_little_beside_a_wrong_one():
+    """Independent: the branches of the published code, and 1 more for all."""
+    found, truth = Call("search", {}), Truth(text=("1998",))
+    groups = [(found,) * n for n in range(5)]
+    right = totals("recipes/ikea", "questions", "1998", truth, *groups)
+    assert right == pytest.approx([1 + 1 + bonus for bonus in (0.6, 0.4, 0.2, 0, 0)])
+    wrong = totals("recipes/ikea", "questions", "1999", truth, *groups)
+    assert wrong == pytest.approx([1, *[1.05] * 4])
+    unformatted = totals("recipes/ikea", "questions", "1998</answer> so <answer>", truth, *groups)
+    assert unformatted == [0] * 5
 
 
 def test_vrag_pays_a_page_only_beside_an_answer_that_is_near():
