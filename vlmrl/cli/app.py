@@ -28,6 +28,7 @@ from vlmrl.features.prove import commands as prove
 from vlmrl.features.report import commands as report
 from vlmrl.features.serve import commands as serve
 from vlmrl.features.verify import commands as verify
+from vlmrl.features.weights import commands as weights
 
 _UsageError: Any = typer.BadParameter.__base__
 """A mistake in the arguments, as typer's own copy of click raises it."""
@@ -64,6 +65,7 @@ mixture_app = typer.Typer(no_args_is_help=True, help="Choose the weights of sour
 data_app = typer.Typer(
     no_args_is_help=True, help="Check, look at, rate and choose data; let a teacher demonstrate."
 )
+model_app = typer.Typer(no_args_is_help=True, help="Get published weights of towers.")
 
 
 def _print_version(asked: bool) -> None:
@@ -121,6 +123,8 @@ data_app.command()(check.fetch)
 data_app.command()(curate.rate)
 data_app.command()(report.select)
 data_app.command("list")(check.list_cards)
+app.add_typer(model_app, name="model")
+model_app.command()(weights.fetch)
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -59,7 +59,12 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()  # ours say more
     if config.build is not None:
         family = plugins.build("family", config.build.family)
-        model, processor = family.build(config.build, corpus, seed)
+        if config.build.weights:
+            from vlmrl.models import tower_weights  # few models have them
+
+            model, processor = tower_weights.build(family, config.build, corpus, seed)
+        else:
+            model, processor = family.build(config.build, corpus, seed)
         if config.attention:
             with _as_user_error("model.attention"):
                 model.set_attn_implementation(config.attention)

@@ -135,7 +135,7 @@ Tower = Literal["vision", "audio", "projector", "language"]
 
 
 class BuildConfig(Section):
-    """A small model of a real architecture, built from nothing (no weights are downloaded)."""
+    """A small model of a real architecture, built from nothing, or from `weights` for some of its towers."""
 
     family: str = "qwen2_5_vl"
     """Model family: one of `vlmrl list families`."""
@@ -145,6 +145,10 @@ class BuildConfig(Section):
     """Fields of the vision tower's config."""
     audio: dict[str, Any] = Field(default_factory=dict)
     """Fields of the audio tower's config."""
+    weights: dict[Literal["vision", "audio"], str] = Field(default_factory=dict)
+    """Where a tower's weights are from, e.g. {audio: whisper_base}: one of `vlmrl list weights`, fetched
+    once, or a folder or hub name of a published model that has such a tower. The tower takes its sizes,
+    and the input its normalisation; fields set above come first. Absent: random."""
     vocab_size: int = Field(512, ge=280)
     """Upper bound on the vocabulary of the tokenizer, which is trained on the cards' text."""
 

@@ -35,6 +35,7 @@ Listed = Literal[
     "strategies",
     "tools",
     "environments",
+    "weights",
     "configs",
 ]
 KINDS = {
