@@ -20,6 +20,7 @@ from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
+from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.schema import PromptBatch
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import preferences, sft
@@ -43,7 +44,10 @@ def run_cold_start(
     chosen = settings.sources or config.data.train
     sources = [open_configured(config, source) for source in chosen]
     name, decay = config.optimizer.name, settings.weight_decay
-    optimizer = adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name)
+    towers = towers_with_lr(policy.named, policy.family, config.optimizer.lr_factors)
+    optimizer = adamw(
+        policy.trainable, lr=settings.lr, weight_decay=decay, name=name, towers=towers
+    )
     policy.use_optimizer(optimizer, config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
@@ -144,6 +148,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
                 trainer.scorer,
                 plan,
                 config.last.rollout.max_tokens,
+                policy=trainer.policy,
                 told=activity.done,
             )
         trainer.engine.rest()

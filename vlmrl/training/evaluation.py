@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -317,16 +318,22 @@ def _generate(
     max_tokens: int,
     seed: int,
 ) -> list[tuple[str, Rollouts]]:
-    """Generate greedy, sampled and forced completions, as configured, each with its key of `PREFIX`."""
-    sampling = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed)
-    draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
-    draws += [("sampled", engine.generate(batch, sampling))] if config.samples else []
-    if config.force_thinking:
-        assert policy is not None, "config.force_thinking needs the policy"
-        forcible = PromptBatch(tuple(prompt for prompt in batch.prompts if can_be_forced(prompt)))
-        for mode in MODES if forcible.prompts else ():
-            forced = generate(engine, policy, forcible, mode, max_tokens)
-            draws.append((f"forced_{mode}", forced))
+    """Generate greedy, sampled and forced completions, as configured, each with its key of `PREFIX`.
+
+    Frozen towers of the policy see each medium once.
+    """
+    with nullcontext() if policy is None else policy.seeing_once():
+        sampling = Sampling(n=config.samples, max_tokens=max_tokens, seed=seed)
+        draws = [("greedy", engine.generate(batch, Sampling(1, max_tokens, greedy=True)))]
+        draws += [("sampled", engine.generate(batch, sampling))] if config.samples else []
+        if config.force_thinking:
+            assert policy is not None, "config.force_thinking needs the policy"
+            forcible = PromptBatch(
+                tuple(prompt for prompt in batch.prompts if can_be_forced(prompt))
+            )
+            for mode in MODES if forcible.prompts else ():
+                forced = generate(engine, policy, forcible, mode, max_tokens)
+                draws.append((f"forced_{mode}", forced))
     return draws
 
 

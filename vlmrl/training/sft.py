@@ -330,7 +330,8 @@ def step(
         max_tokens=longest,
         ranks=distributed.sequence_ranks(),
     )
-    metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
+    with policy.seeing_once():
+        metrics = policy.update(batches, Imitation(), lr=stage.lr(config), progress=0.0)
     return {
         "loss": metrics["loss/total"],
         "entropy": metrics["rollout/entropy"],

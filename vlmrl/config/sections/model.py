@@ -264,8 +264,9 @@ class ModelConfig(Section):
     freeze: Fixed[list[Tower]] = []
     """Towers that are not trained."""
     keep_features_gib: Free[float] = Field(0.0, ge=0)
-    """GiB of host memory of each process for what frozen towers of media found, kept from step to step
-    by content: media that come again are not computed again. 0: it is kept within a step only."""
+    """GiB of host memory of each process for what frozen towers of media found, kept by content from step
+    to step, those of the cold start too, and from evaluation to evaluation: media that come again are not
+    computed again. 0: it is kept within a step only."""
     lora: Fixed[LoraConfig | None] = None
     """Train adapters instead of the weights. Absent: train the weights."""
     quantization: Fixed[Literal["nf4"] | None] = None
@@ -315,7 +316,8 @@ class OptimizerConfig(Section):
     lr: Scheduled[float] = Field(1e-6, gt=0)
     """Learning rate after the warm-up."""
     lr_factors: Fixed[dict[Tower, Annotated[float, Field(gt=0)]]] = {}
-    """Multiples of `lr` for single towers, e.g. {vision: 0.1, projector: 2}, at every step of RL."""
+    """Multiples of `lr` for single towers, e.g. {vision: 0.1, projector: 2}, at every step; in the cold
+    start of `sft.lr`."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's averages of the gradient and its square."""
     eps: float = Field(1e-8, gt=0)
