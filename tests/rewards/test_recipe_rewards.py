@@ -255,7 +255,7 @@ def test_onethinker_pays_accuracy_tags_and_what_can_be_read(
     assert paid == pytest.approx([1.5, 0.6, 0.0])
 
 
-@pytest.mark.parametrize("name", ["noisy_rollout", "vppo"])
+@pytest.mark.parametrize("name", ["noisy_rollout", "vppo", "vl_rethinker"])
 def test_recipes_of_geometry3k_pay_the_boxed_answer(pay: Pay, name: str) -> None:
     texts = ["It is so, \\boxed{7}.", "It is so, \\boxed{8}.", "It is 7."]
     assert pay(f"recipes/{name}", texts) == [1.0, 0.0, 0.0]

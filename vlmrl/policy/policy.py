@@ -37,7 +37,7 @@ from vlmrl.policy import trainable, weights
 from vlmrl.policy.gradient_sums import sum_gradients
 from vlmrl.policy.loss_metrics import add, averages, engine_gap
 from vlmrl.policy.weights import Unit
-from vlmrl.schema import MicroBatch, TrainBatch
+from vlmrl.schema import ORIGINS, MicroBatch, TrainBatch
 from vlmrl.system import distributed
 
 if TYPE_CHECKING:
@@ -569,7 +569,8 @@ class Policy:
             self.observe(micro, old)
         sampling = micro.sampling_logprobs.to(self.device)
         if "origin" in extra:  # what the policy did not sample has no importance weight
-            sampling = torch.where(extra["origin"] == 0, sampling, old)
+            own = (extra["origin"] == 0) | (extra["origin"] == ORIGINS.index("replay"))
+            sampling = torch.where(own, sampling, old)
         out = objective.loss(
             LossInputs(
                 new=new,

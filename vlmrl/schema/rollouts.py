@@ -55,9 +55,12 @@ FinishReason = Literal["stop", "length", "abort", "turns", "budget"]
 `turns`: the last one allowed asks for a tool; `budget`: an observation would not fit."""
 CUT: tuple[FinishReason, ...] = ("length", "turns", "budget")
 """The reasons that say that the policy did not come to an end."""
-Origin = Literal["policy", "hint", "refinement", "rehearsal", "demonstration", "distortion"]
+Origin = Literal[
+    "policy", "hint", "refinement", "rehearsal", "demonstration", "distortion", "replay"
+]
 """Who wrote a completion: the policy from this very prompt; the policy with a hint; the policy after a
-critique; the model as RL began; somebody else; the policy that saw the media distorted."""
+critique, or told to think again; the model as RL began; somebody else; the policy that saw the media
+distorted; the policy from this very prompt in an earlier step."""
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 """All origins; in tensors an origin is its index, so 0 is the policy."""
 KILLED = "killed_grader"

@@ -19,7 +19,17 @@ from vlmrl.engines.completions import Sampled
 from vlmrl.errors import UserError
 from vlmrl.media.decode import decode
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, Origin, Prompt, PromptBatch, Rewards, Rollouts, Sample, Verdict
+from vlmrl.schema import (
+    Advantages,
+    Completion,
+    Origin,
+    Prompt,
+    PromptBatch,
+    Rewards,
+    Rollouts,
+    Sample,
+    Verdict,
+)
 from vlmrl.scoring.scorer import Judged, Scorer
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
@@ -125,7 +135,7 @@ class BatchDraw:
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
         14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques,
         19 rehearsal, 20 partial rollouts, 21 self-play, 22 captions, 23 blind answers, 24 descriptions,
-        25 noisy images.
+        25 noisy images, 26 rethinking, 27 replay, 28 sampling by advantage.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 
@@ -290,6 +300,20 @@ class Strategy:
         ones may come behind them (`add_groups`).
         """
         return rollouts, rewards
+
+    def select(
+        self,
+        rollouts: Rollouts,
+        rewards: Rewards,
+        advantages: Advantages,
+        draw: BatchDraw,
+        run: RunParts,
+    ) -> tuple[Rollouts, Rewards, Advantages]:
+        """Return what is trained on, once the advantages are known: fewer completions, or more groups.
+
+        Called once a step, with the draw of its last batch.
+        """
+        return rollouts, rewards, advantages
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return what the strategy adds to the step's line of metrics.jsonl."""

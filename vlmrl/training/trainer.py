@@ -101,8 +101,7 @@ class Trainer:
             rollouts, rewards = self._score(self._generate(draw), draw)
             groups.add(rollouts, rewards, self.loader.learn(rollouts, rewards))
         rollouts, rewards, sampling = groups.join()
-        rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
-        advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
+        rollouts, rewards, advantages = self._credit(rollouts, rewards, draw)
         optimizer, sharing = self._now.optimizer, self.policy.sharing
         dealt, balance = deal(rollouts, advantages, optimizer.minibatches, sharing)
         batches = self._prepare(self._pack(dealt, advantages))
@@ -238,6 +237,17 @@ class Trainer:
         for strategy in self.strategies:
             rollouts, rewards = strategy.expand(rollouts, rewards, draw, self.run_parts)
         return rollouts, rewards
+
+    def _credit(
+        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw
+    ) -> tuple[Rollouts, Rewards, Advantages]:
+        """Return what is trained on, with its advantages: the strategies select from it."""
+        rewards = self.algorithm.shape(rewards, rollouts, rollouts.max_tokens, self.progress)
+        advantages = self.algorithm.advantages(rewards, rollouts, self.progress)
+        for strategy in self.strategies:
+            known = (rollouts, rewards, advantages)
+            rollouts, rewards, advantages = strategy.select(*known, draw, self.run_parts)
+        return rollouts, rewards, advantages
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         optimizer = self._now.optimizer
