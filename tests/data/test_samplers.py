@@ -23,10 +23,10 @@ from vlmrl import plugins
 from vlmrl.config import load
 from vlmrl.data.loader import DrawnRow, DrawPlan, Loader
 from vlmrl.data.sampler import SamplerState, SeenRewards, SourceRows
-from vlmrl.data.source import Source, mean_rewards
+from vlmrl.data.source import Source, mean_rewards, token_diversities
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
-from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rewards, Rollouts
+from vlmrl.schema import Completion, Frame, Parsed, PromptBatch, Rewards, Rollouts, Sample, Truth
 
 NONE = np.empty(0, np.int64)
 
@@ -118,6 +118,63 @@ def test_prioritised_drops_solved_rows_while_others_are_left() -> None:
     )
     assert {*sampler.choose(state, 0, 5, NONE).tolist()[3:]} == {0, 1}
     assert sampler.metrics(state, np.array([2]))["sampler/dropped"] == 0.4
+
+
+def test_variance_draws_a_share_by_score_and_the_rest_alike() -> None:
+    options = {"share": 0.5, "variance": 0.8, "diversity": 0.2}
+    sampler = plugins.build("sampler", "variance", options)
+    state = begin(sampler, np.zeros(5))
+    rates, shares = [0.0, 0.25, 0.5, 1.5], [0.5, 1.0, 0.25, 0.0]
+    sampler.learn(state, replace(seen([0, 1, 2, 3], rates), diversity=np.array(shares)))
+    expected = [0.1, 0.8 * 0.25 * 0.75 + 0.2, 0.8 * 0.25 + 0.05, 0.0, 0.8 / 4 + 0.2]
+    assert state.arrays["score"].tolist() == pytest.approx(expected)
+    first, second = Counter[int](), Counter[int]()
+    for batch in range(6000):  # of two rows the first is drawn alike, the second by score
+        one, two = sampler.choose(state, batch, 2, NONE).tolist()
+        first[one] += 1
+        second[two] += 1
+    assert [first[row] / 6000 for row in range(5)] == pytest.approx([0.2] * 5, abs=0.02)
+    slow = [0.0] * 5
+    for taken in range(5):
+        left = sum(score for row, score in enumerate(expected) if row != taken)
+        for row, score in enumerate(expected):
+            slow[row] += 0.2 * score / left * (row != taken)
+    assert [second[row] / 6000 for row in range(5)] == pytest.approx(slow, abs=0.02)
+    assert sampler.choose(state, 0, 5, np.array([4, 1])).tolist()[3:] in ([4, 1], [1, 4])
+    assert sampler.metrics(state, np.array([0, 3]))["sampler/score"] == pytest.approx(0.05)
+    assert sampler.reads_completions and not plugins.build("sampler", "variance").reads_completions
+
+
+@pytest.mark.parametrize(("share", "scored"), [(0.0, 0), (0.25, 2), (0.5, 4), (1.0, 8)])
+def test_variance_spreads_what_is_drawn_by_score(share: float, scored: int) -> None:
+    sampler = plugins.build("sampler", "variance", {"share": share})
+    state = begin(sampler, np.zeros(1000))
+    varied = list(range(100, 120))
+    sampler.learn(state, seen(range(1000), [0.5 if row in varied else 0.0 for row in range(1000)]))
+    rows = [sampler.choose(state, batch, 16, NONE)[:8] for batch in range(50)]
+    found = np.mean([np.isin(chosen, varied).sum() for chosen in rows])
+    assert found == pytest.approx(scored + (8 - scored) * 0.02, abs=0.25)
+
+
+def test_the_diversity_of_completions_is_that_of_slow_code() -> None:
+    def of(*texts: str) -> float:
+        parsed = Parsed(None, None, "none", False, 0.0)
+        group = [Completion(t, parsed, Frame(), token_ids=tuple(map(ord, t))) for t in texts]
+        strange = replace(group[0], token_ids=(1, 2, 3, 4)).with_origin("hint")
+        asked = prompt(Sample("0", "s", ("?",), Truth()), [])
+        batch = PromptBatch((replace(asked, place=(0, 0)), replace(asked, place=None)))
+        (share,) = token_diversities(Rollouts(batch, ((*group, strange), tuple(group))))
+        return share
+
+    assert of("abcd", "bcde") == 3 / 4  # abc bcd, bcd cde
+    assert of("aaaa", "aa", "") == 1 / 2
+    assert of("", "ab") == 0
+
+
+@pytest.mark.parametrize("options", [{"share": 2}, {"variance": 0}, {"diversity": -1}])
+def test_scores_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="expected"):
+        plugins.build("sampler", "variance", options)
 
 
 # ----------------------------------------------------------------------------------------- many rows
@@ -254,6 +311,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adarft": {"difficulty": "level", "step_size": 20.0, "highest": 49.0},
     "cdas": {},
     "prioritised": {},
+    "variance": {"diversity": 0.2},
 }
 
 

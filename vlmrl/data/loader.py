@@ -20,7 +20,7 @@ import numpy as np
 from vlmrl import plugins
 from vlmrl.data.quarantine import Found, Quarantine, Tally, TooLong, note_bad, read_sample
 from vlmrl.data.sampler import AdaptiveSampler, Sampler, SeenRewards, SourceRows
-from vlmrl.data.source import Source, known_rows, mean_rewards
+from vlmrl.data.source import Source, known_rows, mean_rewards, token_diversities
 from vlmrl.errors import UserError, about_row
 from vlmrl.media.decode import DecodeJob, Outcome, decode_in_order
 from vlmrl.schema import Prompt, PromptBatch, Rewards, Rollouts, Sample
@@ -243,17 +243,22 @@ class DrawPlan:
         self._new_bad[batch] = np.setdiff1d(self._chosen[batch][:tried], self._numbers(good))
 
     def learn(
-        self, draws: Sequence[DrawnRow], rewards: Sequence[float | None]
+        self,
+        draws: Sequence[DrawnRow],
+        rewards: Sequence[float | None],
+        diversity: Sequence[float] | None = None,
     ) -> Mapping[str, float]:
         """Take in the mean reward of each row of the next batch (None: it has none); return its curves."""
         known = [source.count > 0 for source in self._state.sources]
-        pairs = [(d, r) for d, r in zip(draws, rewards, strict=True) if known[d.source]]
-        numbers = self._numbers([draw for draw, _ in pairs])
+        diverse = [0.0] * len(draws) if diversity is None else diversity
+        pairs = [x for x in zip(draws, rewards, diverse, strict=True) if known[x[0].source]]
+        numbers = self._numbers([draw for draw, _, _ in pairs])
         metrics = self.sampler.metrics(self._state, numbers)
         if isinstance(self.sampler, AdaptiveSampler):
-            rated = [i for i, (_, reward) in enumerate(pairs) if reward is not None]
+            rated = [i for i, (_, reward, _) in enumerate(pairs) if reward is not None]
             means = np.array([pairs[i][1] for i in rated], np.float64)
-            self.sampler.learn(self._state, SeenRewards(numbers[rated], means))
+            shares = None if diversity is None else np.array([pairs[i][2] for i in rated])
+            self.sampler.learn(self._state, SeenRewards(numbers[rated], means, shares))
             del self._chosen[self._learned]
             self._bad = np.union1d(self._bad, self._new_bad.pop(self._learned))
             self._learned += 1
@@ -419,8 +424,10 @@ class Loader:
 
     def learn(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Tell the sampler the rewards of the next batch that was handed out; return its curves."""
-        means = mean_rewards(rollouts, rewards)
-        return dict(self.plan.learn(places(rollouts.batch.prompts), means))
+        sampler, means = self.plan.sampler, mean_rewards(rollouts, rewards)
+        reads = isinstance(sampler, AdaptiveSampler) and sampler.reads_completions
+        diversity = token_diversities(rollouts) if reads else None
+        return dict(self.plan.learn(places(rollouts.batch.prompts), means, diversity))
 
     def recall(
         self, places: Sequence[tuple[int, int]], homes: Sequence[int] | None = None

@@ -76,6 +76,9 @@ class SeenRewards:
 
     rows: np.ndarray
     rewards: np.ndarray
+    diversity: np.ndarray | None = None
+    """Share of different ones among all runs of 3 tokens of a row's completions [n] float64; None where the
+    sampler does not read completions."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,11 @@ class AdaptiveSampler(Sampler):
     """Base of samplers that learn from rewards."""
 
     learns: ClassVar[bool] = True
+
+    @property
+    def reads_completions(self) -> bool:
+        """Return whether it learns from `SeenRewards.diversity`; all ranks then get all completions."""
+        return False
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return up to `count` different rows [n] int64, best first; fewer if there are no more.

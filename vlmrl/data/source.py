@@ -385,6 +385,22 @@ def mean_rewards(rollouts: Rollouts, rewards: Rewards) -> list[float | None]:
     return means
 
 
+def token_diversities(rollouts: Rollouts) -> list[float]:
+    """Return of each prompt of a row the share of different ones among all runs of 3 tokens, in [0, 1].
+
+    Those of what the policy wrote; 0 if there is none. Source: Li et al. 2016, "A Diversity-Promoting
+    Objective Function", arXiv 1510.03055 (distinct-n).
+    """
+    shares: list[float] = []
+    for prompt, group in zip(rollouts.batch.prompts, rollouts.completions, strict=True):
+        if prompt.place is None:
+            continue
+        ids = [c.token_ids for c in group if c.origin == "policy"]
+        runs = [run for one in ids for run in zip(one, one[1:], one[2:], strict=False)]
+        shares.append(len(set(runs)) / max(1, len(runs)))
+    return shares
+
+
 def _read_column(source: Source, name: str) -> np.ndarray:
     """Return a column [rows] float32; NaN for a row that cannot be read, which is refused when drawn."""
     rows = narrowed(source.rows, [name.partition(".")[0]])
