@@ -38,6 +38,8 @@ def small(config: Config) -> list[str]:
     stale = min(config.rollout.max_staleness, STEPS)
     overrides += [COPY, "engine.options={}"] if stale else ["engine=hf"]
     overrides += [f"rollout.max_staleness={stale}"]
+    if config.rollout.chunks:
+        overrides += ["rollout.chunks.carry=4", "rollout.chunks.head=1"]
     if config.rollout.turns.branching:
         overrides += ["rollout.turns.branching.initial=2"]
     if config.sft:

@@ -95,6 +95,10 @@ class Algorithm(Objective, Protocol):
         """Fewest completions of a group that can have a gradient."""
 
     @property
+    def takes_parts(self) -> bool:
+        """Whether a row may be a part of a completion, with a prompt of its own (`rollout.chunks`)."""
+
+    @property
     def passes(self) -> tuple[Pass, ...]:
         """Which forwards run before the update, beside those that `kl` and several updates ask for.
 

@@ -130,10 +130,15 @@ def aggregate(
     num_tokens: int,
     num_rollouts: int,
     max_tokens: int,
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Reduce to a scalar. `losses`, `mask` [B, T]; `weights` [B] multiply each completion's loss."""
+    """Reduce to a scalar. `losses`, `mask` [B, T]; `weights` [B] multiply each completion's loss.
+
+    `lengths` [B] are the loss tokens of whole completions, where a row is a part of one.
+    """
     sums = weights * torch.where(mask, losses, 0.0).sum(-1)
-    return AGGREGATIONS[how](Sums(sums, mask.sum(-1), num_tokens, num_rollouts, max_tokens))
+    own = mask.sum(-1) if lengths is None else lengths
+    return AGGREGATIONS[how](Sums(sums, own, num_tokens, num_rollouts, max_tokens))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -35,12 +35,13 @@ class Recipe:
 
     Class variables: `metrics`, a line on each metric that only this recipe has, by its name;
     `own_passes`, the forwards before the update that it needs whatever its options are;
-    `reads_completions` as in `Algorithm`.
+    `reads_completions` as in `Algorithm`; `of_wholes`, whether its loss takes a row for a whole completion.
     """
 
     metrics: ClassVar[Mapping[str, str]] = {}
     own_passes: ClassVar[tuple[Pass, ...]] = ()
     reads_completions: ClassVar[bool] = False
+    of_wholes: ClassVar[bool] = False
 
     baseline: Literal["mean", "leave_one_out", "batch", "none"] = "mean"
     """Subtract from a reward the mean of its whole group, of the other completions of the group, of
@@ -119,6 +120,12 @@ class Recipe:
     def only_uniform_is_silent(self) -> bool:
         """Whether groups lack a gradient just where rewards are equal; else `silent_share` is logged."""
         return self.baseline in OF_GROUPS
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether rows may be parts of completions: nothing in the loss is of all tokens of a row."""
+        apart = not (self.of_wholes or self.kl_in_reward or self.correction_level == "sequence")
+        return apart and self.off_policy_threshold is None
 
     @property
     def smallest_group(self) -> int:
@@ -303,6 +310,9 @@ class Recipe:
             inputs.num_tokens,
             inputs.num_rollouts,
             inputs.max_tokens,
+            inputs.extra["completion_tokens"][:, 0]
+            if "completion_tokens" in inputs.extra
+            else None,
         )
         sums = {k: torch.where(inputs.mask, v.detach(), 0.0).sum() for k, v in metrics.items()}
         return LossOutput(loss, sums)

@@ -245,9 +245,9 @@ def build_engine(config: Config, fleet: Fleet | None) -> Engine:
                 f"cluster.serve.replicas: expected engine vllm_server, got {config.engine.name!r}"
             )
         engine = engine.on(fleet)
-    if not any(source.acts for source in config.named_sources):
+    if not any(source.acts for source in config.named_sources) and config.rollout.chunks is None:
         return engine
-    from vlmrl.assemble.turns import with_tools  # a plain run has no tools
+    from vlmrl.assemble.turns import with_tools  # a plain run has no tools, and whole completions
 
     return with_tools(config, engine)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vlmrl import plugins
-from vlmrl.config import Config, SourceConfig, TurnsConfig
+from vlmrl.config import ChunksConfig, Config, SourceConfig, TurnsConfig
 from vlmrl.data.source import access_to
 from vlmrl.engines.base import Engine
 from vlmrl.media.access import Access
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 
 
 def with_tools(config: Config, engine: Engine) -> Engine:
-    """Return the engine, with a driver around it where a source names tools or an environment."""
+    """Return the engine, with a driver around it where a source names tools or an environment.
+
+    So it is where completions are written in chunks.
+    """
     acting = [source for source in config.named_sources if source.acts]
-    if not acting:
+    if not acting and config.rollout.chunks is None:
         return engine
     access = {source.label: access_to(source, config.data) for source in acting}
-    return drive(engine, acting, config.rollout.turns, access)
+    return drive(engine, acting, config.rollout.turns, access, config.rollout.chunks)
 
 
 def drive(
@@ -35,12 +38,14 @@ def drive(
     sources: Sequence[SourceConfig],
     turns: TurnsConfig,
     access: Mapping[str, Access],
+    chunks: ChunksConfig | None = None,
 ) -> Driver:
     """Return a driver around the engine, with the tools and environments of the sources that act.
 
     `access` is by label what files their tools may open.
     """
     # A plain run loads half of the package: not what lets completions act.
+    from vlmrl.interaction.chunks import Chunking
     from vlmrl.interaction.driver import Branching, Driver, TurnLimits
 
     limits = TurnLimits(**turns.limits())
@@ -49,7 +54,8 @@ def drive(
     opened = {
         label: functools.partial(_open, s, turns, access[label]) for label, s in acting.items()
     }
-    return Driver(engine, opened, limits, branching)
+    chunking = Chunking(**chunks.model_dump()) if chunks else None
+    return Driver(engine, opened, limits, branching, chunking)
 
 
 def tools_by_source(config: Config, space: Space) -> dict[str, tuple[Mapping[str, Any], ...]]:

@@ -21,7 +21,13 @@ from vlmrl.config.sections.model import (
     SftConfig,
     TeacherConfig,
 )
-from vlmrl.config.sections.rewards import RewardConfig, RolloutConfig, ScoringConfig, TurnsConfig
+from vlmrl.config.sections.rewards import (
+    ChunksConfig,
+    RewardConfig,
+    RolloutConfig,
+    ScoringConfig,
+    TurnsConfig,
+)
 from vlmrl.config.sections.run import (
     BenchmarkConfig,
     ChecksConfig,

@@ -54,6 +54,32 @@ TOOLS_MASKED = Exclusion(
     "an algorithm that masks media: `papo`, `vppo`",
     "it masks the media of the prompt, not those of observations",
 )
+CHUNKS_TOOLS = Exclusion(
+    "`rollout.chunks`",
+    _TOOLS,
+    "what tools show would be dropped with the chunk that it is in",
+)
+CHUNKS_STRATEGIES = Exclusion(
+    "`rollout.chunks`",
+    "`strategies` but `corrections`",
+    "they store, repeat or rewrite a completion as tokens behind one prompt",
+)
+CHUNKS_WHOLE = Exclusion(
+    "`rollout.chunks`",
+    "algorithms and options that weigh whole completions: `gspo`, `luspo`, `gmpo`, `kimi`, `rloo`, `vespo`, "
+    "`vppo`, `fipo`; `kl_in_reward`, `correction_level: sequence`, `off_policy_threshold`",
+    "each chunk is a row of its own in the loss",
+)
+CHUNKS_STAGES = Exclusion(
+    "`rollout.chunks`",
+    "`stages` with other ones",
+    "what writes in chunks is started once",
+)
+CHUNKS_FORCING = Exclusion(
+    "`rollout.chunks`",
+    "`evaluation.force_thinking`",
+    "it writes the beginning of an answer, and every chunk has a beginning",
+)
 TURNS_SHORT = Exclusion(
     "`rollout.turns.max_turns` above 1",
     "`rollout.turns.max_tokens` up to `rollout.max_tokens`",
@@ -171,6 +197,7 @@ def refuse_parts(config: Config, world: int = 1) -> None:
         _problems_over_training(config),
         _problems_of_algorithms(config),
         _problems_of_turns(config),
+        _problems_of_chunks(config),
         problems_of_sharding(config, world),
     )
     for _, line in (problem for group in problems for problem in group):
@@ -380,6 +407,39 @@ def _problems_of_turns(config: Config) -> Iterator[Problem]:
                     "server, where two rollouts cannot go on from one state"
                 ),
             )
+
+
+def _problems_of_chunks(config: Config) -> Iterator[Problem]:
+    """Yield what does not work with completions in chunks."""
+    known = [each.rollout.chunks for each in (config, *config.by_stage)]
+    if not any(known):
+        return
+    named = {
+        source.label
+        for each in (config, *config.by_stage)
+        for source in each.named_sources
+        if source.acts
+    }
+    for label in sorted(named):
+        line = (
+            f"rollout.chunks: source {label!r} has tools or an environment, and {CHUNKS_TOOLS.why}"
+        )
+        yield CHUNKS_TOOLS, line
+    for strategy in config.strategies:
+        if not plugins.load("strategy", strategy.name).of_turns:
+            yield (
+                CHUNKS_STRATEGIES,
+                f"rollout.chunks: strategy {strategy.name!r}: {CHUNKS_STRATEGIES.why}",
+            )
+    for moment in config.moments:
+        now = config.at(moment).algorithm
+        if not plugins.build("algorithm", now.name, now.options).takes_parts:
+            line = f"algorithm {now.name!r} with these options weighs whole completions"
+            yield CHUNKS_WHOLE, f"rollout.chunks: {line}, and {CHUNKS_WHOLE.why}"
+    if any(chunks != config.rollout.chunks for chunks in known):
+        yield CHUNKS_STAGES, f"rollout.chunks: stages have other ones, and {CHUNKS_STAGES.why}"
+    if config.evaluation and config.evaluation.force_thinking:
+        yield CHUNKS_FORCING, f"rollout.chunks: evaluation.force_thinking: {CHUNKS_FORCING.why}"
 
 
 def problems_of_sharding(config: Config, world: int) -> Iterator[Problem]:

@@ -127,9 +127,7 @@ def _gather_costs(rollouts: Rollouts, advantages: Advantages, sharing: Sharing) 
 
 def _cost(rollouts: Rollouts, advantages: Advantages, p: int, sharing: Sharing) -> int:
     group = zip(rollouts.completions[p], advantages.kept[p].tolist(), strict=True)
-    lengths = [
-        len(c.token_ids if c.suffix is None else c.suffix.encoded.ids) for c, kept in group if kept
-    ]
+    lengths = [len(s.following_ids) for c, kept in group if kept for s in c.sequences]
     if not lengths:
         return 0
     prompt = len(rollouts.batch.prompts[p].encoded.ids)

@@ -13,7 +13,8 @@ Two groups of three, A and B, of which one completion of B is not kept; `.` is p
     shared micro-batch     BBBBBBBB b bbb AAAAAA aaa aa aaaa
                            one row: each prompt once, and no padding
 
-A group above the budget is cut between completions, and its prompt is computed in each of the parts.
+A group above the budget is cut between completions, and its prompt is computed in each of the parts. A
+completion in chunks is as many rows; it counts once among completions.
 """
 
 from __future__ import annotations
@@ -43,19 +44,42 @@ class _Row:
     @property
     def ids(self) -> tuple[int, ...]:
         """All ids that follow the prompt."""
-        suffix = self.completion.suffix
-        return self.completion.token_ids if suffix is None else suffix.encoded.ids
+        return self.completion.following_ids
 
     @cached_property
     def lengths(self) -> tuple[int, int]:
         return len(self.prompt.encoded.ids), len(self.ids)
 
+    def cut(self) -> Iterator[_Row]:
+        """Yield what it is trained as: itself, or each of its chunks with the numbers of its tokens.
+
+        Chunks know how many tokens all of them have, `completion_tokens`.
+        """
+        if not self.completion.chunks:
+            yield self
+            return
+        end, whole = 0, torch.tensor([float(self.completion.num_tokens)])
+        for sequence in self.completion.sequences:
+            start, end = end, end + sequence.num_tokens
+            tables = {"": self.advantage, **self.extra}
+            own = {
+                name: values if len(values) == 1 else _place(sequence, values[start:end])
+                for name, values in tables.items()
+            }
+            value, extra = own.pop(""), {**own, "completion_tokens": whole}
+            yield replace(self, completion=sequence, advantage=value, extra=extra)
+
     def place(self, values: torch.Tensor) -> torch.Tensor:
-        """Put numbers of the policy's tokens at their places behind the prompt, 0 between them."""
-        if self.completion.suffix is None or len(values) == 1:
-            return values
-        places = torch.tensor(self.completion.suffix.turns) >= 0
-        return values.new_zeros(len(places)).masked_scatter(places, values)
+        """Put numbers of the policy's tokens at their places behind the prompt, unless they are there."""
+        return values if len(values) in (1, len(self.ids)) else _place(self.completion, values)
+
+
+def _place(completion: Completion, values: torch.Tensor) -> torch.Tensor:
+    """Return numbers of the policy's tokens at their places behind the prompt, 0 between them."""
+    if completion.suffix is None:
+        return values
+    places = torch.tensor(completion.suffix.turns) >= 0
+    return values.new_zeros(len(places)).masked_scatter(places, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +139,11 @@ def pack(
         kept = [group for group in groups[start:stop] if group]
         if kept:
             rows = [row for group in kept for row in group]
-            own = [group for group in kept if _is_own(group[0].prompt, ranks)]
+            own = [
+                [part for row in group for part in row.cut()]
+                for group in kept
+                if _is_own(group[0].prompt, ranks)
+            ]
             batches.append(
                 TrainBatch(
                     micro=tuple(map(_micro, _cuts(own, _Budget(micro_tokens, sharing)))),
@@ -197,9 +225,11 @@ def _rows(
                 f"prompt {p}, completion {g}: {len(completion.token_ids)} tokens, "
                 f"but {len(completion.logprobs)} sampling log-probs"
             )
-        if own and (suffix := completion.suffix) is not None:
+        for sequence in completion.sequences if own else ():
+            if (suffix := sequence.suffix) is None:
+                continue
             pairs = zip(suffix.encoded.ids, suffix.turns, strict=True)
-            if tuple(i for i, turn in pairs if turn >= 0) != completion.token_ids:
+            if tuple(i for i, turn in pairs if turn >= 0) != sequence.token_ids:
                 raise ValueError(f"prompt {p}, completion {g}: its turns are not its tokens")
         length = completion.num_tokens
         value = _of_tokens("values", advantages.values[p, g], length)
@@ -281,7 +311,8 @@ def _micro(rows: list[_Row]) -> MicroBatch:
         token_ids=pad(ids, batch_first=True),
         mask=mask,
         sampling_logprobs=pad(
-            [row.place(own) for row, own in zip(rows, logprobs, strict=True)], batch_first=True
+            [_place(row.completion, own) for row, own in zip(rows, logprobs, strict=True)],
+            batch_first=True,
         ),
         advantages=pad([row.place(row.advantage) for row in rows], batch_first=True),
         weights=torch.tensor([row.weight for row in rows], dtype=torch.float32),

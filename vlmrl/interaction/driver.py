@@ -29,6 +29,7 @@ from vlmrl.engines.base import (
     ServedPolicy,
 )
 from vlmrl.errors import UserError
+from vlmrl.interaction.chunks import Chunking, join
 from vlmrl.interaction.tool import Shown, View
 from vlmrl.interaction.tools import AskedCall, PolicyTurn, Runner, ToolOutcome, World, parse_calls
 from vlmrl.interaction.trail import Trail
@@ -137,10 +138,12 @@ class _Row:
     """One rollout while it is being made."""
 
     runner: Runner | None
-    """None: its source has a single turn."""
+    """None: its source has no tools and no environment."""
     trail: Trail
     view: View
     key: tuple[int, ...]
+    single: bool = False
+    """Whether it is a single generation."""
     world: World | None = None
     """Where it acts, if its source has an environment."""
     last: Completion | None = None
@@ -154,7 +157,7 @@ class _Row:
     def write(self, completion: Completion) -> None:
         """Append a turn of the policy; in a world it has earned nothing yet."""
         self.last = completion
-        if self.runner is not None:
+        if not self.single:
             self.trail = self.trail.write(completion)
         if self.world is not None:
             self.trail = self.trail.note(reward=0.0, metrics={"done": 0.0})
@@ -173,13 +176,15 @@ class Driver(Engine):
         open_runner: Mapping[str, Callable[[Space], Runner]],
         limits: TurnLimits = TurnLimits(),
         branching: Branching | None = None,
+        chunking: Chunking | None = None,
     ) -> None:
         """Open tools or worlds by source, each for a policy that writes coordinates in a space.
 
         `branching` says how rollouts of `Sampling.branch` share their first turns; None: none does.
+        `chunking`: all completions are written in chunks; then no source has tools.
         """
         self.inner, self.open_runner = inner, open_runner
-        self.limits, self.branching = limits, branching
+        self.limits, self.branching, self.chunking = limits, branching, chunking
         # The keys are the driver's own (`keys_of`), and a trail keeps no experts.
         self.capabilities = replace(inner.capabilities, keyed=True, placed=False, routes=False)
 
@@ -189,7 +194,8 @@ class Driver(Engine):
         Raises:
             UserError: the model's chat template cannot show what a tool returns.
         """
-        policy.family.reply(policy.processor, ["ready"])  # refused here, not at every call
+        if self.open_runner:
+            policy.family.reply(policy.processor, ["ready"])  # refused here, not at every call
         return (ConcurrentRunningDriver if self.capabilities.concurrent else RunningDriver)(
             self, policy
         )
@@ -201,6 +207,7 @@ class RunningDriver(RunningEngine):
     def __init__(self, driver: Driver, policy: ServedPolicy) -> None:
         super().__init__(driver.capabilities)
         self.driver, self.limits, self.branching = driver, driver.limits, driver.branching
+        self.chunking = driver.chunking
         self.inner = driver.inner.start(policy)
         self._policy = policy
         self._runners: dict[str, Runner] = {}
@@ -242,7 +249,7 @@ class RunningDriver(RunningEngine):
         for group, own in zip(groups, keys, strict=True):
             group += self._branch(group, own, sampling)
         self._go_on([row for group in groups for row in group], sampling)
-        return replace(first, batch=batch, completions=tuple(map(finish, groups)))
+        return replace(first, batch=batch, completions=tuple(map(self._finish, groups)))
 
     def _first(self, sampling: Sampling) -> Sampling:
         """Return how the rollouts that begin at the prompt are sampled: all of them, or the initial ones."""
@@ -275,9 +282,9 @@ class RunningDriver(RunningEngine):
         policy, runner = self._policy, self._runners.get(prompt.sample.source)
         trail = Trail(policy.family, policy.processor, prompt)
         if runner is None:
-            return _Row(runner, trail, View(), key)
+            return _Row(runner, trail, View(), key, single=self.chunking is None)
         view = first_view(policy.family, policy.processor, prompt)
-        return _Row(runner, trail, view, key, runner.begin(prompt.sample, key[0]))
+        return _Row(runner, trail, view, key, world=runner.begin(prompt.sample, key[0]))
 
     def _branch(
         self, group: Sequence[_Row], keys: Sequence[tuple[int, ...]], sampling: Sampling
@@ -303,7 +310,9 @@ class RunningDriver(RunningEngine):
         asking: list[tuple[_Row, Runner, PolicyTurn]] = []
         live = [row for row in live if row.reason is None]
         for row in live:
-            if row.last is not None:
+            if row.last is not None and self.chunking is not None:
+                row.reason = self._carry_over(row, row.last, self.chunking, sampling)
+            elif row.last is not None:
                 calls, row.reason = self._asked(row, row.last, sampling)
                 if row.reason is None and row.runner is not None:
                     turn = PolicyTurn(calls, row.view, row.last.text, row.world)
@@ -318,6 +327,19 @@ class RunningDriver(RunningEngine):
             if row.reason is not None and row.world is not None and row.runner is not None:
                 row.runner.leave(row.world)
         return [row for row in live if row.reason is None]
+
+    def _carry_over(
+        self, row: _Row, last: Completion, chunking: Chunking, sampling: Sampling
+    ) -> FinishReason | None:
+        """Let the next chunk begin, if there is one; return why the rollout ends, if it does."""
+        if last.finish_reason != "length":
+            return last.finish_reason
+        if not chunking.goes_on(row.trail.num_turns, sampling.max_tokens):
+            return "length"
+        assert row.trail.encoded is not None
+        kept = chunking.kept(row.trail.encoded.ids)
+        row.trail = row.trail.begin_anew(kept, self._policy.tokenizer.decode(kept))
+        return None
 
     def _asked(
         self, row: _Row, last: Completion, sampling: Sampling
@@ -384,9 +406,25 @@ class RunningDriver(RunningEngine):
         """Generate the next turn of each rollout."""
         batch = PromptBatch(tuple(row.trail.next_prompt() for row in live))
         seeds = tuple((_seed(sampling, row.key, row.trail.num_turns),) for row in live)
-        turns = self.inner.generate(batch, replace(sampling, n=1, keys=seeds)).completions
+        most = sampling.max_tokens - (self.chunking.carry if self.chunking else 0)
+        now = replace(sampling, n=1, max_tokens=most, keys=seeds)
+        turns = self.inner.generate(batch, now).completions
         for row, (completion,) in zip(live, turns, strict=True):
             row.write(completion)
+
+    def _finish(self, group: Sequence[_Row]) -> tuple[Completion, ...]:
+        """Return the completions of rollouts that have ended."""
+        completions = []
+        for row in group:
+            assert row.last is not None
+            reason = row.reason or "stop"
+            if row.single:
+                completions.append(row.last)
+            elif self.chunking is not None:
+                completions.append(join(self._policy, row.trail, reason))
+            else:
+                completions.append(row.trail.finish(row.last, reason))
+        return tuple(completions)
 
     def _count(self, calls: Sequence[Call]) -> None:
         self._faults.extend(call.outcome == "fault" for call in calls)
@@ -441,6 +479,16 @@ class ConcurrentRunningDriver(RunningDriver, ConcurrentRunningEngine):
         with self._lock:
             return super()._show(row, outcome, sampling)
 
+    def _carry_over(
+        self, row: _Row, last: Completion, chunking: Chunking, sampling: Sampling
+    ) -> FinishReason | None:
+        with self._lock:
+            return super()._carry_over(row, last, chunking, sampling)
+
+    def _finish(self, group: Sequence[_Row]) -> tuple[Completion, ...]:
+        with self._lock:
+            return super()._finish(group)
+
     def _count(self, calls: Sequence[Call]) -> None:
         with self._lock:
             super()._count(calls)
@@ -489,7 +537,7 @@ class _Generation:
             if rest := self.driver._branch(group, self.keys[number], self.sampling):
                 self._submit(number, [*group, *rest], rest)
                 return
-            self.groups[number] = finish(group)
+            self.groups[number] = self.driver._finish(group)
             if self.finished is not None:
                 self.finished(number, self.groups[number])
         except BaseException as error:  # `generate` raises it again
@@ -511,16 +559,6 @@ def first_view(family: Family, processor: object, prompt: Prompt) -> View:
             for medium, frame, media in shown
         )
     )
-
-
-def finish(group: Sequence[_Row]) -> tuple[Completion, ...]:
-    """Return the completions of rollouts that have ended."""
-    completions = []
-    for row in group:
-        assert row.last is not None
-        single = row.runner is None
-        completions.append(row.last if single else row.trail.finish(row.last, row.reason or "stop"))
-    return tuple(completions)
 
 
 def keys_of(batch: PromptBatch, sampling: Sampling) -> list[list[tuple[int, ...]]]:

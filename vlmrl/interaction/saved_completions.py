@@ -36,6 +36,8 @@ def to_json(completion: Completion, media: MutableMapping[str, np.ndarray]) -> d
         "finish_reason": completion.finish_reason,
         "versions": completion.versions,
     }
+    if completion.chunks:
+        saved["in_chunks"] = True
     if completion.segments:
         saved["segments"] = [
             {
@@ -65,7 +67,11 @@ def from_json(
     experts = Experts(*arrays) if arrays else None
     if "segments" not in saved:
         return replace(_read(policy, prompt, saved), experts=experts)
-    from vlmrl.interaction.trail import Trail  # only rollouts of several turns have one
+    # Only rollouts of several turns have a trail.
+    from vlmrl.interaction.chunks import join
+    from vlmrl.interaction.trail import Trail
+
+    in_chunks = saved.get("in_chunks", False)
 
     trail = Trail(policy.family, policy.processor, prompt)
     for fields_of_one in saved["segments"]:
@@ -73,6 +79,8 @@ def from_json(
         if segment.of_policy:
             last = _read(policy, prompt, {**saved, **fields_of_one})
             trail = trail.write(last)
+        elif in_chunks:
+            trail = trail.begin_anew(segment.token_ids, segment.text)
         else:
             start = (trail.encoded or prompt.encoded).next_position
             encoded = policy.family.extend(policy.processor, segment.text, segment.media, start)
@@ -80,6 +88,8 @@ def from_json(
                 raise UserError(f"sample {prompt.sample.id!r}: an observation has other tokens now")
             trail = trail.observe(segment, encoded)
         trail = trail.note(**{f.name: getattr(segment, f.name) for f in fields(Segment)})
+    if in_chunks:
+        return join(policy, trail, saved["finish_reason"])
     return replace(trail.finish(last, saved["finish_reason"]), experts=experts)
 
 

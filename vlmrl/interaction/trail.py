@@ -25,11 +25,13 @@ class Trail:
     prompt: Prompt
     segments: tuple[Segment, ...] = ()
     encoded: Encoded | None = None
-    """All segments; None before the first."""
+    """All segments since the prompt began anew; None before the first."""
     turns: tuple[int, ...] = ()
     """As in `Suffix`."""
     experts: Experts | None = None
     """Those of the turns so far; None where they are not known of all."""
+    chunks: tuple[Suffix, ...] = ()
+    """What followed the prompt before it began anew; `encoded` and `turns` are of what follows it now."""
 
     @property
     def num_turns(self) -> int:
@@ -58,18 +60,22 @@ class Trail:
 
     def write(self, completion: Completion) -> Trail:
         """Append a turn of the policy, of one generation."""
-        start = (self.encoded or self.prompt.encoded).next_position
         ids = completion.token_ids
-        steps = torch.arange(start, start + len(ids))
-        axes = len(self.prompt.encoded.position_ids)
-        encoded = Encoded(ids, ids, {}, steps.expand(axes, -1), start + len(ids))
         segment = Segment(
             ids, completion.logprobs, versions=completion.versions, text=completion.text
         )
         experts = completion.experts
         if self.segments and experts is not None:
             experts = None if self.experts is None else self.experts.then(experts)
-        return replace(self._append(segment, encoded, self.num_turns), experts=experts)
+        longer = self._append(segment, self._encode_ids(ids), self.num_turns)
+        return replace(longer, experts=experts)
+
+    def begin_anew(self, ids: tuple[int, ...], text: str) -> Trail:
+        """Let the prompt be followed by these ids alone, which the policy wrote before, as `text`."""
+        assert self.encoded is not None
+        done = (*self.chunks, Suffix(self.encoded, self.turns))
+        fresh = replace(self, encoded=None, turns=(), experts=None, chunks=done)
+        return fresh._append(Segment(ids, text=text), fresh._encode_ids(ids), -1)
 
     def encode_observation(self, parts: Sequence[str | Decoded]) -> tuple[Segment, Encoded]:
         """Render and tokenize an observation, once, as it would follow the last turn.
@@ -97,7 +103,8 @@ class Trail:
 
     def next_prompt(self) -> Prompt:
         """Return what the policy is asked with for its next turn."""
-        text = "".join(segment.text for segment in self.segments)
+        since = self.segments[2 * len(self.chunks) - 1 :] if self.chunks else self.segments
+        text = "".join(segment.text for segment in since)
         return replace(
             self.prompt,
             text=self.prompt.text + text,
@@ -121,6 +128,13 @@ class Trail:
             suffix=Suffix(self.encoded, self.turns),
             experts=self.experts,
         )
+
+    def _encode_ids(self, ids: tuple[int, ...]) -> Encoded:
+        """Return ids of text as they would follow the last segment."""
+        start = (self.encoded or self.prompt.encoded).next_position
+        steps = torch.arange(start, start + len(ids))
+        axes = len(self.prompt.encoded.position_ids)
+        return Encoded(ids, ids, {}, steps.expand(axes, -1), start + len(ids))
 
     def _append(self, segment: Segment, encoded: Encoded, turn: int) -> Trail:
         return replace(

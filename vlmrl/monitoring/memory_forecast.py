@@ -214,8 +214,7 @@ def forecast(
     prompt = max(prompts, key=lambda p: len(p.encoded.ids))
     whole = whole or _full(prompt, config.rollout.max_tokens)
     limit = len(whole.token_ids)
-    follows = whole.token_ids if whole.suffix is None else whole.suffix.encoded.ids
-    longest = len(prompt.encoded.ids) + len(follows)
+    longest = len(prompt.encoded.ids) + len(whole.following_ids)
     prompts_of_rank = -(-config.rollout.prompts // spread.world)
     teams = max(1, spread.world // config.distributed.sequence_parallel)
     trained = -(-config.rollout.prompts // teams) * config.rollout.group_size

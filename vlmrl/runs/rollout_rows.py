@@ -81,22 +81,26 @@ class TrainerLogprobs:
             for prompt, ids, values in self._noted
             if id(prompt) in numbers
         }
-        # Equal completions of a prompt have equal log-probs.
+        # Equal sequences of a prompt have equal log-probs.
         self.by_place = {
-            (p, g): noted[p, completion.token_ids]
+            (p, g): [
+                value
+                for sequence in completion.sequences
+                for value in noted[p, sequence.following_ids]
+            ]
             for p in sorted({p for p, _ in noted})
             for g, completion in enumerate(rollouts.completions[p])
-            if (p, completion.token_ids) in noted
+            if all((p, sequence.following_ids) in noted for sequence in completion.sequences)
         }
         self._noted.clear()
 
     def _note(self, micro: MicroBatch, logprobs: torch.Tensor) -> None:
         """Keep the log-probs [B, T] of a micro-batch's tokens of the policy."""
         values = logprobs.detach().float().cpu()
-        group = micro.group.tolist()
+        group, lengths = micro.group.tolist(), micro.lengths.tolist()
         for row, mask in enumerate(micro.mask.cpu()):
             if mask.any():
-                ids = tuple(micro.token_ids[row].cpu()[mask].tolist())
+                ids = tuple(micro.token_ids[row, : lengths[row]].tolist())
                 numbers = values[row][mask].tolist()
                 self._noted.append((micro.prompts[group[row]], ids, numbers))
 
@@ -209,7 +213,7 @@ def _segments(folder: Path, completion: Completion) -> Row:
     return {
         "segments": [
             {
-                "by": "policy" if segment.of_policy else "tool",
+                "by": "policy" if segment.of_policy else "carried" if completion.chunks else "tool",
                 "text": segment.text,
                 "tokens": len(segment.token_ids),
                 **({"shared": True} if segment.shared else {}),

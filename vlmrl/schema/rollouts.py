@@ -109,7 +109,9 @@ class Completion:
     segments: tuple[Segment, ...] = ()
     """The policy's turns and the observations between them; empty where there is a single turn."""
     suffix: Suffix | None = None
-    """What follows the prompt, for the forward; None where that is `token_ids` alone."""
+    """What follows the prompt, for the forward; None where that is `token_ids` alone, or in `chunks`."""
+    chunks: tuple[Suffix, ...] = ()
+    """Of a completion in chunks what follows the prompt in each: what was carried over, and a turn."""
     experts: Experts | None = field(default=None, compare=False, repr=False)
     """With `model.router_replay`: the experts that the engine chose; None: nothing is known of them."""
     tag_tokens: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -122,6 +124,29 @@ class Completion:
         if not self.segments:
             return (Segment(self.token_ids, self.logprobs, (), self.versions, self.text),)
         return tuple(segment for segment in self.segments if segment.of_policy)
+
+    @property
+    def sequences(self) -> tuple[Completion, ...]:
+        """Return what follows the prompt in the forward, each by itself: it, or its chunks."""
+        if not self.chunks:
+            return (self,)
+        return tuple(
+            replace(
+                self,
+                token_ids=turn.token_ids,
+                logprobs=turn.logprobs,
+                versions=turn.versions,
+                segments=(),
+                suffix=chunk,
+                chunks=(),
+            )
+            for turn, chunk in zip(self.turns, self.chunks, strict=True)
+        )
+
+    @property
+    def following_ids(self) -> tuple[int, ...]:
+        """Return all ids that follow the prompt, of one that is a single sequence."""
+        return self.token_ids if self.suffix is None else self.suffix.encoded.ids
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -150,7 +175,7 @@ class Completion:
     def without_media(self) -> Completion:
         """Return it without what it was shown and its experts, which stay with its prompt's home."""
         segments = tuple(replace(segment, media=()) for segment in self.segments)
-        return replace(self, segments=segments, suffix=None, experts=None)
+        return replace(self, segments=segments, suffix=None, chunks=(), experts=None)
 
 
 @dataclass(frozen=True, slots=True)

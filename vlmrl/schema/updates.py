@@ -38,8 +38,9 @@ class MicroBatch:
     ref_logprobs: torch.Tensor | None = None
     extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """What the loss is to know of a row, [B, 1] or [B, T] by name: `Advantages.extra`; the passes'
-    `entropy` and `masked_media`; and where the policy did not sample all rows, `origin` [B, 1] and the
-    sampling log-probs of those rows, `stored_logprobs` [B, T]."""
+    `entropy` and `masked_media`; where the policy did not sample all rows, `origin` [B, 1] and the
+    sampling log-probs of those rows, `stored_logprobs` [B, T]; and where rows are chunks of completions, the
+    loss tokens of the whole, `completion_tokens` [B, 1]."""
     suffixes: tuple[Suffix | None, ...] = ()
     """For each row what follows its prompt, None where that is text of the policy alone; empty where
     it is so in all rows."""

@@ -350,7 +350,8 @@ def _average_by_prompt(rollouts: Rollouts, rewards: Rewards) -> list[Row]:
             numbers["answered"] = float(completion.answer is not None)
             numbers["length"] = len(completion.token_ids)
             turns = metrics.turn_metrics(completion)
-            numbers |= {name: turns[name] for name in ("rollout/turns", "tool/used") if turns}
+            shown = ("rollout/turns", "rollout/chunks", "tool/used")
+            numbers |= {name: turns[name] for name in shown if name in turns}
             numbers |= metrics.world_metrics(completion)
             numbers |= metrics.crop_metrics(prompt, completion)
             of_source = {f"{sample.source}/{name}": number for name, number in numbers.items()}

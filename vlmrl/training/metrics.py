@@ -104,8 +104,10 @@ def pair_metrics(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
 def turn_metrics(completion: Completion) -> dict[str, float]:
     """Return `rollout/turns`, whether a tool was used, and the shares of calls by outcome.
 
-    Empty for a completion of a source without tools.
+    Of a completion in chunks it is `rollout/chunks` alone; empty for another one of a source without tools.
     """
+    if completion.chunks:
+        return {"rollout/chunks": float(len(completion.chunks))}
     if not completion.segments:
         return {}
     calls = completion.calls

@@ -215,6 +215,7 @@ class RolloutQueue:
         seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
         sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
         pending = _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
+        pending.longest = draw.longest
         if (tell := self._finished) is not None:
             pending.finished = lambda prompt, group: tell(prompt, group, progress)
         return pending
@@ -277,6 +278,8 @@ class _PendingBatch:
         self._engine, self._meter = engine, meter
         self.finished: Callable[[Prompt, Group], None] | None = None
         """Who else is given each group of a concurrent engine."""
+        self.longest = sampling.max_tokens
+        """Most tokens of a completion."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -305,7 +308,7 @@ class _PendingBatch:
             raise self._error
         groups = rank_shards.gather_groups(self.batch, self.groups, whole)
         oldest = min((version for g in groups for c in g for version, _ in c.versions), default=0)
-        return Rollouts(self.batch, groups, oldest, self.sampling.max_tokens)
+        return Rollouts(self.batch, groups, oldest, self.longest)
 
     def state(self, observed: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return the key, and the finished groups with their samples' source and id, as JSON values.

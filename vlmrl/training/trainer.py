@@ -17,7 +17,6 @@ from vlmrl.data.source import Source
 from vlmrl.engines.base import RunningEngine
 from vlmrl.errors import NotFinite, NothingScored
 from vlmrl.forward import finite
-from vlmrl.forward.dealing import deal
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.machines import Machines, measure_use
 from vlmrl.monitoring.run_checks import Checks
@@ -102,8 +101,8 @@ class Trainer:
             groups.add(rollouts, rewards, self.loader.learn(rollouts, rewards))
         rollouts, rewards, sampling = groups.join()
         rollouts, rewards, advantages = self._credit(rollouts, rewards, draw)
-        optimizer, sharing = self._now.optimizer, self.policy.sharing
-        dealt, balance = deal(rollouts, advantages, optimizer.minibatches, sharing)
+        optimizer = self._now.optimizer
+        dealt, balance = self._deal(rollouts, advantages)
         batches = self._prepare(self._pack(dealt, advantages))
         stored = self.config.run.stores_rollouts(self.done + 1)
         with self.timers("update"), self.logprobs.noting(self.policy, dealt, stored):
@@ -248,6 +247,16 @@ class Trainer:
             known = (rollouts, rewards, advantages)
             rollouts, rewards, advantages = strategy.select(*known, draw, self.run_parts)
         return rollouts, rewards, advantages
+
+    def _deal(
+        self, rollouts: Rollouts, advantages: Advantages
+    ) -> tuple[Rollouts, dict[str, float]]:
+        """Return the rollouts where they are trained on, and how even that is."""
+        if distributed.world() == 1:
+            return rollouts, {}
+        from vlmrl.forward.dealing import deal  # a process alone keeps all
+
+        return deal(rollouts, advantages, self._now.optimizer.minibatches, self.policy.sharing)
 
     def _pack(self, rollouts: Rollouts, advantages: Advantages) -> list[TrainBatch]:
         optimizer = self._now.optimizer

@@ -54,6 +54,23 @@ class TurnsConfig(Section):
         return self.model_dump(mode="json", exclude={"workers", "branching"})
 
 
+class ChunksConfig(Section):
+    """Completions in chunks: the prompt of each is the question and the end of the one before (Delethink)."""
+
+    count: int = Field(5, ge=2)
+    """Most chunks of a completion. The first may have `rollout.max_tokens`, each later one `carry` fewer."""
+    carry: int = Field(ge=1)
+    """Tokens of what was written that the next chunk begins with; fewer than `rollout.max_tokens`."""
+    head: int = Field(0, ge=0)
+    """How many of these are the first ones of the completion; fewer than `carry`. The others are the last."""
+
+    @model_validator(mode="after")
+    def _carries_its_end(self) -> ChunksConfig:
+        if self.head >= self.carry:
+            raise ValueError(f"head: expected fewer than carry ({self.carry}), got {self.head}")
+        return self
+
+
 class RolloutConfig(Section):
     """How completions are sampled."""
 
@@ -63,7 +80,7 @@ class RolloutConfig(Section):
     """G: completions per prompt. An advantage is relative to the other completions of its group, so
     most algorithms need two or more."""
     max_tokens: Scheduled[int] = Field(256, ge=1)
-    """Longest completion, in tokens."""
+    """Longest completion, in tokens; of completions in `chunks` the longest chunk."""
     temperature: Scheduled[float] = Field(1.0, gt=0)
     """Sampling temperature; log-probs in the loss are at this temperature, too."""
     top_p: Scheduled[float] = Field(1.0, gt=0, le=1)
@@ -72,6 +89,8 @@ class RolloutConfig(Section):
     """Sample from the k likeliest tokens. 0: from all."""
     turns: TurnsConfig = TurnsConfig()
     """Limits of the rollouts of sources with `tools` or an `environment`, and how they branch."""
+    chunks: ChunksConfig | None = None
+    """Write completions in chunks: what a forward sees at a time does not grow with them. Absent: whole."""
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""
@@ -85,6 +104,22 @@ class RolloutConfig(Section):
                 f"{branching.initial}: the others branch"
             )
         return self
+
+    @model_validator(mode="after")
+    def _chunks_have_tokens_of_their_own(self) -> RolloutConfig:
+        if self.chunks and self.chunks.carry >= self.max_tokens:
+            raise ValueError(
+                f"chunks.carry: expected fewer than max_tokens ({self.max_tokens}), got "
+                f"{self.chunks.carry}: a later chunk has what is left"
+            )
+        return self
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a completion of one turn, in all of its chunks."""
+        chunks = self.chunks
+        later = (chunks.count - 1) * (self.max_tokens - chunks.carry) if chunks else 0
+        return self.max_tokens + later
 
 
 # --------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from vlmrl.assemble.sources import with_audio
 from vlmrl.assemble.trained_run import run_of
 from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.config import (
+    ChunksConfig,
     Config,
     EvaluationConfig,
     ModelConfig,
@@ -81,7 +82,7 @@ def evaluate_model(
     source = source.model_copy(update={"rewards": list(rewards) or _rewards(run, source)})
     assert source.rewards is not None
     tokens = max_tokens or (run.last.rollout.max_tokens if run else MAX_TOKENS)
-    turns = _turns(run, source, force_thinking)
+    turns, chunks = _turns(run, source, force_thinking)
     plan = EvaluationConfig(samples=samples, batch_size=batch_size, force_thinking=force_thinking)
     settings = ModelConfig(path=folder)
     with output.doing(f"loading model {folder}"):
@@ -91,7 +92,7 @@ def evaluate_model(
     quarantine = Quarantine()
     with ExitStack() as stack:
         with output.doing(f"starting engine {engine.name}"):
-            generator = _start(engine, source, turns, sources[0].access, policy, stack)
+            generator = _start(engine, source, turns, chunks, sources[0].access, policy, stack)
         scoring = run.scoring if run else ScoringConfig(combine="mean")
         scorer = Scorer({source.label: source.rewards}, scoring)
         stack.callback(scorer.close)
@@ -102,7 +103,7 @@ def evaluate_model(
                 batches, generator, scorer, plan, tokens, policy=policy, told=activity.done
             )
     manifest = {"model": model, "data": data, "engine": engine.model_dump(mode="json")}
-    manifest |= _circumstances(source, policy, tokens, turns, evaluation)
+    manifest |= _circumstances(source, policy, tokens, turns, chunks, evaluation)
     dropped = dict(quarantine.counts)
     result = {**evaluation.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
     if out is not None:
@@ -115,6 +116,7 @@ def _circumstances(
     policy: Policy,
     max_tokens: int,
     turns: TurnsConfig,
+    chunks: ChunksConfig | None,
     evaluation: Evaluation,
 ) -> dict[str, Any]:
     """Return what a number must come with to be compared: data, space, pixels, prompts, versions."""
@@ -129,6 +131,7 @@ def _circumstances(
         "pixels": pixels_of(policy.processor),
         "max_tokens": max_tokens,
         **({"turns": limits} if source.acts else {}),
+        **({"chunks": chunks.model_dump(mode="json")} if chunks else {}),
         "prompts_sha256": digest.hexdigest(),
         "versions": run_folder.versions(),
         "git": run_folder.revision(),
@@ -142,27 +145,32 @@ def _prompt_maker(policy: Policy, source: SourceConfig) -> Any:
     return build_prompt_maker(policy, {source.label: source.instruct}, forms, tools=tools)
 
 
-def _turns(run: Config | None, source: SourceConfig, force_thinking: bool) -> TurnsConfig:
-    """Return what a rollout of several turns may take: what the run's may."""
+def _turns(
+    run: Config | None, source: SourceConfig, force_thinking: bool
+) -> tuple[TurnsConfig, ChunksConfig | None]:
+    """Return what a rollout of several turns may take, and how others are in chunks: as the run's."""
     if source.acts and force_thinking:
         raise UserError(
             f"{source.card}: --force-thinking: expected a source without tools and environment"
         )
-    return run.last.rollout.turns if run else TurnsConfig()
+    if run is None:
+        return TurnsConfig(), None
+    return run.last.rollout.turns, None if source.acts else run.last.rollout.chunks
 
 
 def _start(
     chosen: PluginRef,
     source: SourceConfig,
     turns: TurnsConfig,
+    chunks: ChunksConfig | None,
     access: Access,
     policy: Policy,
     stack: ExitStack,
 ) -> RunningEngine:
-    """Start the engine, with a driver around it where the source has tools; the stack closes it."""
+    """Start the engine, with a driver around it for tools of the source and chunks; the stack closes it."""
     engine: Engine = plugins.build("engine", chosen.name, chosen.options)
-    if source.acts:
-        engine = drive(engine, [source], turns, {source.label: access})
+    if source.acts or chunks:
+        engine = drive(engine, [source], turns, {source.label: access}, chunks)
     running = engine.start(policy)
     stack.callback(running.close)
     return running

@@ -71,7 +71,7 @@ class Bench:
     @property
     def turns(self) -> bool:
         """Whether rollouts have several turns."""
-        return isinstance(self.options, Driver)
+        return isinstance(self.options, Driver) and bool(self.options.open_runner)
 
     @property
     def generator(self) -> Engine:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -24,6 +25,8 @@ LEAST_OF_UNSAFE = 0.8
 @dataclass(frozen=True, slots=True)
 class Fipo(Dapo):
     """DAPO with a weight of the future. Example: Fipo(half_life=64)."""
+
+    of_wholes: ClassVar[bool] = True
 
     half_life: float = 32.0
     """Tokens after which a log ratio counts half."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -19,6 +20,8 @@ from vlmrl.algorithms.recipes import Recipe, check_positive
 @dataclass(frozen=True, slots=True)
 class Gmpo(Recipe):
     """Geometric-mean policy optimisation. Example: Gmpo(clip_high=0.3)."""
+
+    of_wholes: ClassVar[bool] = True
 
     clip_low: float = 0.4
     """The log ratio of a token is clipped from below at -clip_low."""

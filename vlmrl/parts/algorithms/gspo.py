@@ -7,6 +7,7 @@ Source: Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.1807
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -17,6 +18,8 @@ from vlmrl.parts.algorithms.grpo import Grpo
 @dataclass(frozen=True, slots=True)
 class Gspo(Grpo):
     """Group sequence policy optimisation. Example: Gspo(clip_high=5e-4)."""
+
+    of_wholes: ClassVar[bool] = True
 
     clip_low: float = 3e-4
     clip_high: float = 4e-4

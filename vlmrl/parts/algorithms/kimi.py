@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -22,6 +22,8 @@ from vlmrl.algorithms.recipes import Recipe
 @dataclass(frozen=True, slots=True)
 class Kimi(Recipe):
     """The squared log-ratio surrogate of Kimi k1.5. Example: Kimi(tau=0.05)."""
+
+    of_wholes: ClassVar[bool] = True
 
     scale: Literal["std", "batch", "none"] = "none"
     aggregation: Literal["sequence"] = "sequence"

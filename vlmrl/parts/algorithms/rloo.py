@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -22,6 +22,8 @@ from vlmrl.algorithms.recipes import Recipe, check_clip_range, clip_metrics
 @dataclass(frozen=True, slots=True)
 class Rloo(Recipe):
     """REINFORCE leave-one-out. Example: Rloo(kl=0.01)."""
+
+    of_wholes: ClassVar[bool] = True
 
     baseline: Literal["mean", "leave_one_out", "batch", "none"] = "leave_one_out"
     scale: Literal["std", "batch", "none"] = "none"

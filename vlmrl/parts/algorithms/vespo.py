@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,8 @@ LOWEST = 1e-8
 @dataclass(frozen=True, slots=True)
 class Vespo(Recipe):
     """Variational sequence-level soft policy optimisation. Example: Vespo(decay_good=2.0)."""
+
+    of_wholes: ClassVar[bool] = True
 
     aggregation: Aggregation = "token"
     power_good: float = 2.0

@@ -35,6 +35,7 @@ SPREAD = 1e-6
 class Vppo(Dapo):
     """DAPO where the image matters. Example: Vppo(share=0.4, least_factor=0.9, entropy_penalty=0.06)."""
 
+    of_wholes: ClassVar[bool] = True
     own_passes: ClassVar[tuple[Pass, ...]] = ("old", "masked_media")
 
     overlong_share: float = 0.0
