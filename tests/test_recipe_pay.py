@@ -43,11 +43,11 @@ OTHERWISE = {
     },
     "an environment pays, or the step of a trajectory": {
         "recipes/era": {"gui_world"},
-        "recipes/jigsaw_r1": {"tiles"},
         "recipes/ui_s1": {"android_control"},
         "recipes/vagen": {"frozen_lake"},
         "recipes/vision_zero": {"pairs"},
     },
+    "as published, its form alone is paid": {"recipes/toolrl": {"replies"}},
     "a proposal has no truth": {"recipes/absolute_zero": {"self_play/propose"}},
     "the group says what is right": {
         "recipes/mm_upt": {"questions"},

@@ -396,7 +396,9 @@ def token_diversities(rollouts: Rollouts) -> list[float]:
         if prompt.place is None:
             continue
         ids = [c.token_ids for c in group if c.origin == "policy"]
-        runs = [run for one in ids for run in zip(one, one[1:], one[2:], strict=False)]
+        runs = [
+            run for written in ids for run in zip(written, written[1:], written[2:], strict=False)
+        ]
         shares.append(len(set(runs)) / max(1, len(runs)))
     return shares
 

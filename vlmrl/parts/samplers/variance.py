@@ -80,8 +80,8 @@ class Variance(AdaptiveSampler):
         by_score = iter(best(rows, len(rows), late, -np.log(chance) / score).tolist())
         alike = iter(best(rows, len(rows), late, ties).tolist())
         chosen: dict[int, None] = {}
-        for place in range(min(count, len(rows))):
-            scored = int((place + 1) * self.share) > int(place * self.share)
+        for number in range(min(count, len(rows))):
+            scored = int((number + 1) * self.share) > int(number * self.share)
             chosen[_next(by_score if scored else alike, chosen)] = None
         order = np.fromiter(chosen, np.int64, len(chosen))
         waiting = np.isin(order, avoid)
