@@ -158,6 +158,14 @@ def test_a_component_of_weight_zero_is_only_logged(place: str) -> None:
     assert rewards_of(rewards, ["nonsense"], combine="mean") == [0.5]
 
 
+def test_where_no_component_has_a_weight_the_reward_is_zero_for_a_strategy_to_add_to(
+    place: str,
+) -> None:
+    rewards = [reward(place, "number", weight=0)]
+    for combine in ("sum", "mean", "product"):
+        assert rewards_of(rewards, ["0.5", None, "nonsense"], combine=combine) == [0.0, 0.0, 0.0]
+
+
 def test_weights_renormalise_over_the_verifiers_that_apply(place: str) -> None:
     rewards = [reward(place, "NeedsBoxes", weight=9), reward(place, "number", weight=1)]
     assert rewards_of(rewards, ["0.8"], combine="mean") == [pytest.approx(0.8)]

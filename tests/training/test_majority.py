@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from helpers.rollouts_ahead import ahead_config, begin_training
 from vlmrl.answers import templates
+from vlmrl.errors import UserError
 from vlmrl.parts.strategies.majority import Majority, most_frequent
 from vlmrl.runs.complaints import complain
 from vlmrl.schema import Rewards, Rollouts
@@ -98,6 +100,50 @@ def test_a_policy_that_answers_the_same_to_everything_is_paid_in_full_and_report
     assert found["majority/share"] == 1 and found["majority/none"] == 0
     (line,) = complain(found)
     assert "collapse: 100 % of the majorities are one answer" in line
+
+
+def test_the_first_of_equally_frequent_answers_is_paid_where_ties_say_so(trainer: Trainer) -> None:
+    answers = [
+        ["red", "blue", "blue", "red"],
+        ["red", "blue", "green", "yellow"],
+        ["", "blue", "red", ""],
+        ["", "", "", ""],
+    ]
+    rollouts, before, _ = answering(trainer, answers)
+    _, after = Majority(ties="first").expand(rollouts, before, DRAW, trainer.run_parts)
+    gain = (after.total - before.total).tolist()
+    assert gain == [[1, 0, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert most_frequent(["b", "a", "a", "b"], takes_first=True) == "b"
+    assert most_frequent([], takes_first=True) == ""
+
+
+def test_all_vote_and_the_first_are_trained_on(trainer: Trainer) -> None:
+    rollouts, before, _ = answering(trainer, [["blue", "red", "red", "red"]] * 4)
+    _, after = Majority(trained=2).expand(rollouts, before, DRAW, trainer.run_parts)
+    assert (after.total - before.total)[0].tolist() == [0, 1, 1, 1]
+    assert after.valid.tolist() == [[True, True, False, False]] * 4
+
+
+def test_a_reward_of_the_source_decides_which_answers_equal_the_majoritys(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("math_verify")
+    answers = [
+        ["1/2", "0.5", "1/2", "3"],
+        ["x + 1", "1 + x", "1 + x", "x"],
+        ["7", "7", "", "7.0"],
+        ["1", "2", "3", "4"],
+    ]
+    sizes = [*SIZES[:2], "rewards=[{verifier: math, weight: 0}]", "engine=hf"]
+    task = "data.train=[{card: shapes, options: {task: question}}]"
+    with begin_training(ahead_config(tmp_path / "run", *sizes, task)) as trainer:
+        rollouts, before, _ = answering(trainer, answers)
+        _, after = Majority(by="math").expand(rollouts, before, DRAW, trainer.run_parts)
+        gain = (after.total - before.total).tolist()
+        assert gain == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 0]]
+        assert Majority().metrics(rollouts, after)["majority/share"] == 1.75 / 4
+        with pytest.raises(UserError, match="source 'shapes' has no reward 'maths'"):
+            Majority(by="maths").expand(rollouts, before, DRAW, trainer.run_parts)
 
 
 def test_answers_that_differ_from_prompt_to_prompt_are_no_collapse(trainer: Trainer) -> None:

@@ -509,6 +509,8 @@ class Scorer:
                 return Judged(None, verdicts, f"{c.label}: {verdict.fault}")
         scores = {c.label: v.score for c, v in present if v.applies and v.score is not None}
         reward = combine(self.scoring.combine, row.components, scores)
+        if not any(c.weight for c in row.components if c.reward.counts_in is None):
+            reward = 0.0  # none counts: a strategy pays
         if reward is None:
             return Judged(None, verdicts, "no verifier applies")
         return Judged(0.0 if truncated and self.scoring.truncated == "zero" else reward, verdicts)
