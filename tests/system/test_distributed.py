@@ -252,6 +252,30 @@ def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
 
 
 @pytest.mark.slow
+def test_completions_in_chunks_on_two_ranks_are_those_of_one(tmp_path):
+    more = [
+        *TINY,
+        "run.steps=1",
+        "sft=null",
+        "evaluation=null",
+        "checks={media_ablation_every: 0, parity_every: 0}",
+        "run.rollouts_every=1",
+        "rollout.max_tokens=8",
+        "rollout.chunks={count: 3, carry: 4, head: 1}",
+        "control.random_rewards=0.5",
+    ]
+    lifecycle.train(load("quickstart", [f"run.dir={tmp_path / 'one'}", *more]))
+    done = torchrun("-m", "vlmrl", "train", "quickstart", f"run.dir={tmp_path / 'two'}", *more)
+    assert done.returncode == 0, done.stderr
+    of_one, of_two = (lines(tmp_path / name / "rollouts/step-1.jsonl") for name in ("one", "two"))
+    assert [row["completions"] for row in of_two] == [row["completions"] for row in of_one]
+    (alone,), (together,) = (metric_lines(tmp_path / name) for name in ("one", "two"))
+    assert 0.5 < together.pop("update/useful_share") <= 1
+    assert 1 < alone["rollout/chunks"] <= 3 and alone["update/grad_norm"] > 0
+    assert together == pytest.approx(alone, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.slow
 def test_rollouts_of_several_turns_on_two_ranks_are_those_of_one(tmp_path):
     engine = f"{Path(ranks.__file__).parent}/asking_engine.py:AskingHf"
     more = [
