@@ -48,6 +48,17 @@ def test_advantages_are_those_of_the_paper(name, rewards, expected):
     torch.testing.assert_close(values, torch.tensor([expected]).float(), atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize("size", [5, 16])
+def test_brpo_drops_the_groups_that_nearly_all_win_or_lose(size):
+    rows = [[0.0] + [1.0] * wins + [-1.0] * (size - 1 - wins) for wins in range(size)]
+    found = recipe_of("brpo").advantages(rewards_of(rows), rollouts_of(rewards_of(rows)))
+    for row, values, kept in zip(rows, found.values.tolist(), found.kept.tolist(), strict=True):
+        drops = abs(sum(row)) > 0.6 * size
+        assert kept == [not drops] * size
+        assert values == ([0.0] * size if drops else row)
+    assert {all(kept) for kept in found.kept.tolist()} == {True, False}
+
+
 def test_best_of_n_imitates_the_first_best_completion_of_each_group():
     rewards = rewards_of([[0.5, 1, 1, 0], [-1, 0, -2, 0]])
     values = advantages_of(recipe_of("raft", only_best=True), rewards)
