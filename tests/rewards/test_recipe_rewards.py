@@ -405,3 +405,27 @@ def test_jigsaw_r1_pays_how_two_tiles_lie(pay: Pay) -> None:
     wrong = "A" if truth.choice != "A" else "B"
     paid = pay("recipes/jigsaw_r1", answered(truth.choice, wrong), source="pairs")
     assert paid == [1.5, 0.5, 0.0]
+
+
+def test_grit_pays_boxes_in_the_first_thought_and_their_number(pay: Pay) -> None:
+    boxes = [f"[{n}, 2, {n + 9}, 20]" for n in range(7)]
+
+    def of(places: Sequence[str], answer: str) -> str:
+        thought = f"<think>I see {' and '.join(places)}.</think><rethink>So it is, yes.</rethink>"
+        return f"{thought}<answer>{answer}</answer>"
+
+    texts = [of(boxes, "7"), of(boxes[:2], "7"), of([boxes[0], boxes[0]], "8"), of([], "7")]
+    texts += [of(["[9, 2, 9, 20]", "[60, 2, 70, 20]"], "8"), "7 at [1, 2, 10, 20]"]
+    assert pay("recipes/grit", texts, source="tallyqa") == near([4.0, 3.0, 2.0, 2.5, 1.5, 0.0])
+    assert pay("recipes/grit", texts[:2], source="vsr") == near([3.0, 3.0])
+
+
+def test_vigorl_pays_a_point_in_a_well_formed_thought(pay: Pay) -> None:
+    texts = [
+        "<think>It is at (12, 30).</think><answer>7</answer>",
+        "<think>It is at (12, 30).</think><answer>8</answer>",
+        "<think>It is at (99, 30), [1, 2].</think><answer>7</answer>",
+        "<think>It is there.</think><answer>(12, 30)</answer>",
+        "<think>It is at (12, 30).</think> so <answer>7</answer>",
+    ]
+    assert pay("recipes/vigorl", texts) == near([1.0, 0.5, 0.5, 0.0, 0.5])
