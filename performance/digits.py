@@ -1,12 +1,13 @@
 """Spoken digits in real audio: what does GRPO add to which digit is heard, beside more imitation?
 
     python performance/digits.py --seeds 0 1 2 --runs runs/digits --out performance/results/spoken_digits.md
+    python performance/digits.py --config whisper_digits --out performance/results/whisper_digits.md
 
-The config `spoken_digits`, and beside it from the same cold start: rewards shuffled over the batch, more
-imitation of the files that the cold start imitated, and imitation of the right answers to the files that
-GRPO hears. An answer is right or wrong, so no constant correction can earn anything; one digit for all
-files earns 0.10. Under "all", each file counts with its mean over the seeds. Intervals are 95 %,
-bootstrap over files, paired between the same files; those of "all" are of these seeds, not of others.
+The config `spoken_digits`, or another of its task, and beside it from the same cold start: rewards shuffled
+over the batch, more imitation of the files that the cold start imitated, and imitation of the right answers
+to the files that GRPO hears. An answer is right or wrong, so no constant correction can earn anything; one
+digit for all files earns 0.10. Under "all", each file counts with its mean over the seeds. Intervals are
+95 %, bootstrap over files, paired between the same files; those of "all" are of these seeds, not of others.
 
 Runs that are already finished in the runs folder are read, not run again.
 """
@@ -20,7 +21,6 @@ import numpy as np
 from learning import interval, newest_evaluation, over_seeds, rows_of, start, tell, train
 from tables import head
 
-CONFIG = "spoken_digits"
 DRAWN = ("greedy", "sampled")
 IMITATION = ("run.steps=0", "sft.max_steps=100", "sft.stop_at=null", "sft.lr=4e-4")
 ARMS: Mapping[str, Sequence[str]] = {
@@ -60,18 +60,22 @@ def lines_of(label: str, begin: str, seeds: Sequence[Mapping[str, Path]]) -> lis
 
 def main() -> None:
     """Run, print, and write what was asked for."""
-    options = over_seeds(__doc__, "runs/digits").parse_args()
+    parser = over_seeds(__doc__, "runs/digits")
+    parser.add_argument("--config", default="spoken_digits")
+    options = parser.parse_args()
     headings = (f"{drawn} | {drawn} gain | GRPO above it, {drawn}" for drawn in DRAWN)
     told = head(f"| seed | from the cold start | {' | '.join(headings)} |")
     seeds: list[dict[str, Path]] = []
     for seed in options.seeds:
-        cold = start(CONFIG, options.runs / f"start-{seed}", seed)
+        cold = start(options.config, options.runs / f"start-{seed}", seed)
         runs = {}
         for arm, settings in ARMS.items():
             name = arm.replace(", ", "-").replace(" ", "_").replace("'", "")
             runs[arm] = options.runs / f"{name}-{seed}"
             begun = [f"model.path={cold}", "model.build=null", f"run.seed={seed}"]
-            train(CONFIG, runs[arm], [*begun, "run.threads=1", "run.report=false", *settings])
+            train(
+                options.config, runs[arm], [*begun, "run.threads=1", "run.report=false", *settings]
+            )
         seeds.append(runs)
         told += lines_of(str(seed), cold.name, [runs])
     if len(seeds) > 1:

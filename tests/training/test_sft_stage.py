@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from helpers.small import policy
-from vlmrl.config import RewardConfig, ScoringConfig, SftConfig
+from vlmrl.config import RewardConfig, ScoringConfig, SftConfig, load
 from vlmrl.data.prompt import make_prompt
+from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Demo, PromptBatch, Rollouts, Sample, Truth
 from vlmrl.scoring.scorer import Scorer
@@ -105,3 +106,10 @@ def test_what_demonstrations_score_is_told_where_it_is_known_at_once() -> None:
         assert not any(scorer.counts.values())  # nothing is counted as judged
     with Scorer({"test": [slow]}, ScoringConfig(workers=1)) as scorer:
         assert sft.score_demonstrations(scorer, "number", found) == {}
+
+
+def test_a_cold_start_may_end_by_what_is_sampled() -> None:
+    settings = ["sft.stop_metric=sampled/box_iou"]
+    assert load("quickstart", settings).sft is not None
+    with pytest.raises(UserError, match="there is no metric 'sampled/boxes'"):
+        load("quickstart", ["sft.stop_metric=sampled/boxes"])

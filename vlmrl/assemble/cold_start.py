@@ -24,9 +24,12 @@ from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.schema import PromptBatch
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import preferences, sft
-from vlmrl.training.evaluation import evaluate
+from vlmrl.training.evaluation import PREFIX, evaluate
 from vlmrl.training.sft import Stage
 from vlmrl.training.trainer import Trainer
+
+STOP_SAMPLES = 4
+"""Completions of each validation prompt where a sampled metric ends the cold start."""
 
 
 def run_cold_start(
@@ -132,7 +135,8 @@ def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
     assert settings is not None
     sources = _open_validation(config, settings) if settings.stop_at is not None else []
     rows = sum(len(source.rows) for source in sources)
-    plan = EvaluationConfig(metric=settings.stop_metric, bootstrap_resamples=100)
+    samples = STOP_SAMPLES if settings.stop_metric.startswith(PREFIX["sampled"]) else 0
+    plan = EvaluationConfig(metric=settings.stop_metric, samples=samples, bootstrap_resamples=100)
     quarantine = trainer.loader.quarantine
     batches = build_eval_batches(config, sources, trainer.policy, plan, quarantine, shared=True)
 
@@ -149,6 +153,7 @@ def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
                 plan,
                 config.last.rollout.max_tokens,
                 policy=trainer.policy,
+                seed=config.run.seed,
                 told=activity.done,
             )
         trainer.engine.rest()

@@ -225,7 +225,8 @@ class Config(Section):
             self._require_metric("evaluation.metric", metric, self.held_out, extra, more)
         if self.sft and self.sft.stop_at is not None:
             sources = self.sft.validation or self.data.train
-            self._require_metric("sft.stop_metric", self.sft.stop_metric, sources)
+            extra = ("", "sampled/")
+            self._require_metric("sft.stop_metric", self.sft.stop_metric, sources, extra)
         return self
 
     def _require_metric(

@@ -109,8 +109,10 @@ class SftConfig(Section):
     validate_from: int = Field(100, ge=0)
     """First step at which `stop_metric` is measured."""
     stop_metric: str = "reward"
-    """Metric of the validation sources that ends the cold start; named as in `evaluation.metric`. With
-    `preferences` it is `accuracy`, and measured whether or not it ends it."""
+    """Metric of the validation sources that ends the cold start; named as in `evaluation.metric`. With the
+    prefix `sampled/` it is of four sampled completions, as RL will see them: greedy ones may be right while
+    samples are still noise, from which RL does not start. With `preferences` it is `accuracy`, and measured
+    whether or not it ends it."""
     stop_at: float | None = None
     """Stop when `stop_metric` reaches this. Absent: run max_steps."""
     validation: list[SourceConfig] = []
