@@ -73,6 +73,14 @@ def test_the_quickstart_passes_every_check_with_exit_code_0(monkeypatch, capsys,
 
 
 @pytest.mark.slow
+def test_demonstrations_that_rl_would_cut_are_a_warning():
+    _, (verdict, text) = findings("rollout.max_tokens=2")["lengths"]
+    assert (
+        verdict == "warn" and "8 of 8 demonstrations are longer than rollout.max_tokens, 2" in text
+    )
+
+
+@pytest.mark.slow
 def test_adapters_references_and_other_families_pass_too():
     more = ["model.lora={rank: 2}", "algorithm.options.kl=0.1", "model.build.family=qwen3_vl"]
     assert not failed(findings(*more))

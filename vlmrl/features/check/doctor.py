@@ -18,6 +18,7 @@ from vlmrl.features.check.doctor_bench import CheckResult, build, versions
 CHECKS = {
     "rows": doctor_data.rows,
     "lengths": doctor_data.lengths,
+    "demonstrations": doctor_data.demonstrations,
     "processor": doctor_data.processor,
     "verifiers": doctor_data.verifiers,
     "turns": doctor_model.turns,
@@ -29,7 +30,7 @@ CHECKS = {
     "sync": doctor_model.second_parity,
 }
 """In this order: `step` and `sync` change the weights."""
-WRITING = ("verifiers", "parity", "step", "sync")
+WRITING = ("demonstrations", "verifiers", "parity", "step", "sync")
 """Those of a policy that writes and is paid, which a reward model does not."""
 
 

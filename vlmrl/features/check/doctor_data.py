@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,12 @@ from vlmrl.errors import UserError
 from vlmrl.features.check.doctor_bench import Bench, CheckResult
 from vlmrl.media.decode import decode
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Demo, Frame, Prompt, Sample
+from vlmrl.schema import Demo, Frame, Prompt, PromptBatch, Sample
 from vlmrl.schema.media import Audio, Video, described
 from vlmrl.scoring.reward_components import resolve
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.scoring.verifier import FunctionVerifier
+from vlmrl.training import sft
 from vlmrl.truths import prompting
 
 TRUTHS = 8
@@ -80,6 +82,24 @@ def lengths(bench: Bench) -> Iterator[CheckResult]:
         return
     advice = f"{long} are dropped: raise the limit, or lower model.max_pixels"
     yield CheckResult("FAIL" if long == len(sizes) else "warn", "lengths", f"{text}; {advice}")
+
+
+def demonstrations(bench: Bench) -> Iterator[CheckResult]:
+    """Tokens of the rows' own demonstrations against the limit of completions: RL cuts longer ones."""
+    written: list[int] = []
+    for prompt in bench.prompts:
+        if prompt.sample.demo is not None and not prompt.sample.demo.turns:
+            with contextlib.suppress(UserError):  # a demonstration that its template does not take
+                rollouts = sft.demonstrations(bench.policy, PromptBatch((prompt,)), 0.0, 0)
+                written.append(len(rollouts.completions[0][0].token_ids))
+    limit = bench.config.last.rollout.max_tokens
+    long = sum(length > limit for length in written)
+    if long:
+        text = (
+            f"{long} of {len(written)} demonstrations are longer than rollout.max_tokens, {limit}, the "
+            f"longest {max(written)} tokens: completions like them are cut"
+        )
+        yield CheckResult("warn", "lengths", text)
 
 
 def processor(bench: Bench) -> Iterator[CheckResult]:
