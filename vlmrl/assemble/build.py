@@ -32,7 +32,7 @@ from vlmrl.assemble.sources import (
 from vlmrl.config import Config
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.sampler import AdaptiveSampler, Sampler
+from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source, open_configured, open_held_out
 from vlmrl.engines.base import Engine
 from vlmrl.errors import UserError
@@ -146,9 +146,8 @@ def build_trainer(
     shown = collect_media_prompts(config, held_out or train_sources, policy, quarantine)
     most, turns = config.last.rollout.max_tokens, any(s.acts for s in config.named_sources)
     strategies = _build_strategies(config)
-    parts: list[Algorithm | Strategy] = [*algorithms, *strategies]
+    parts: list[Algorithm | Strategy | Sampler] = [*algorithms, *strategies, sampler]
     whole = any(part.reads_completions for part in parts)
-    whole |= isinstance(sampler, AdaptiveSampler) and sampler.reads_completions
     queue = RolloutQueue(loader, engine, policy, config, whole, scorer.begin)
     stack.callback(queue.close)
     timers, make = PhaseTimers(), prompt_maker_of(config, policy)

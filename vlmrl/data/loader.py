@@ -425,8 +425,7 @@ class Loader:
     def learn(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Tell the sampler the rewards of the next batch that was handed out; return its curves."""
         sampler, means = self.plan.sampler, mean_rewards(rollouts, rewards)
-        reads = isinstance(sampler, AdaptiveSampler) and sampler.reads_completions
-        diversity = token_diversities(rollouts) if reads else None
+        diversity = token_diversities(rollouts) if sampler.reads_completions else None
         return dict(self.plan.learn(places(rollouts.batch.prompts), means, diversity))
 
     def recall(

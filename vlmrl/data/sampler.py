@@ -94,6 +94,11 @@ class Sampler:
     learns: ClassVar[bool] = False
     curves: ClassVar[Mapping[str, str]] = {}
 
+    @property
+    def reads_completions(self) -> bool:
+        """Return whether it learns from `SeenRewards.diversity`; all ranks then get all completions."""
+        return False
+
     @classmethod
     def write_example(cls, folder: Path) -> Mapping[str, Any]:
         """Write what required options name into a folder; return such options, for the contract test.
@@ -124,11 +129,6 @@ class AdaptiveSampler(Sampler):
     """Base of samplers that learn from rewards."""
 
     learns: ClassVar[bool] = True
-
-    @property
-    def reads_completions(self) -> bool:
-        """Return whether it learns from `SeenRewards.diversity`; all ranks then get all completions."""
-        return False
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
         """Return up to `count` different rows [n] int64, best first; fewer if there are no more.
