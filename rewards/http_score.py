@@ -12,7 +12,7 @@ from vlmrl.named_models.asked import AskedModel, AskLimits, Replies, media_parts
 from vlmrl.schema import Completion, Sample, Seen, Verdict
 from vlmrl.scoring.model_judge import describe, part_of, row_of
 from vlmrl.scoring.named_judge import finite, read_json
-from vlmrl.scoring.reward_components import solution
+from vlmrl.scoring.trl_verifier import solution
 from vlmrl.scoring.verifier import Laws, Verifier
 from vlmrl.system.chat_endpoint import Invalid, Reply, Unavailable, post
 

@@ -30,11 +30,11 @@ from vlmrl.scoring.reward_components import (
     SLOW_DEADLINE,
     Component,
     Spec,
-    TrlVerifier,
     build,
     resolve,
 )
 from vlmrl.scoring.score_rows import ScoredRow
+from vlmrl.scoring.trl_verifier import TrlVerifier
 from vlmrl.scoring.verifier import BatchVerifier, FunctionVerifier, GroupVerifier
 from vlmrl.system.deadline_pool import CallFailed, DeadlinePool, portable, result
 from vlmrl.truths.base import TruthKind
