@@ -429,3 +429,21 @@ def test_vigorl_pays_a_point_in_a_well_formed_thought(pay: Pay) -> None:
         "<think>It is at (12, 30).</think> so <answer>7</answer>",
     ]
     assert pay("recipes/vigorl", texts) == near([1.0, 0.5, 0.5, 0.0, 0.5])
+
+
+def test_video_rft_pays_what_describes_the_frames_where_the_answer_earns(pay: Pay) -> None:
+    config = load("recipes/video_rft")
+    kept = [r for r in config.data.train[0].rewards or () if r.verifier == "http_score"]
+    assert [r.options["media"] for r in kept] == [True]
+
+    def cosine(body: dict[str, Any]) -> Any:
+        assert set(body) == {"prompt", "completion", "row"}
+        return {"score": {"A dog runs.": 0.2, "A dog runs and barks.": 0.7}[body["completion"]]}
+
+    texts = [
+        f"<think>{t}</think><answer>B</answer>" for t in ("A dog runs.", "A dog runs and barks.")
+    ]
+    texts += [texts[1].replace("B<", "A<"), "A dog runs. B"]
+    blind = "data.train.0.rewards.1.options.media=false"  # no run, so no frames at hand
+    found = pay("recipes/video_rft", texts, scores=cosine, changes=[blind])
+    assert found == near([2.4, 3.0, 1.0, 0.0])
