@@ -10,7 +10,7 @@ from vlmrl.answers import parsing, templates
 from vlmrl.schema import AnswerForm, Completion, Frame, Sample, Template, Verdict
 from vlmrl.scoring.verifier import Laws, Verifier
 
-Content = Literal["any", "boxes", "points", "spans", "number", "json"]
+Content = Literal["any", "boxes", "points", "pointed_boxes", "spans", "number", "json"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ def _reads_as(content: Content, completion: Completion) -> bool:
 
 _READERS: dict[str, Callable[[str, Frame], object]] = {
     "boxes": lambda answer, frame: parsing.boxes(answer, frame)[0],
+    "pointed_boxes": lambda answer, frame: parsing.pointed_boxes(answer, frame)[0],
     "points": lambda answer, frame: parsing.points(answer, frame)[0],
     "spans": lambda answer, frame: parsing.spans(answer, frame)[0],
     "number": lambda answer, frame: parsing.number(answer)[0] is not None,

@@ -14,12 +14,12 @@ from vlmrl.scoring.verifier import Laws, Verifier
 class Repetition(Verifier):
     """Share of the completion's runs of `size` words that are distinct, in [0, 1].
 
-    `unit`: `words`, or `boxes`: the share of the answer's boxes that are distinct. A text shorter
-    than one run repeats nothing and scores 1; an empty one scores 0. It says nothing of
-    correctness: use it next to a verifier that does.
+    `unit`: `words`, or `boxes`: the share of the answer's boxes that are distinct, or `sentences`: 1 if
+    at most one sentence stands there again, else 0. A text shorter than one run repeats nothing and
+    scores 1; an empty one scores 0. It says nothing of correctness: use it next to a verifier that does.
 
     Published sets: VLM-R1: `size: 6` for words, `unit: boxes` for boxes (there -(1 - share));
-    VL-Cogito: `size: 20` (there weight 0.5 on wrong answers only).
+    VL-Cogito: `size: 20` (there weight 0.5 on wrong answers only); VisionReasoner: `unit: sentences`.
 
     Refuses: an empty text; a loop without spaces, or in a script that has none (Chinese, Thai): its letters
     count as words.
@@ -34,13 +34,14 @@ class Repetition(Verifier):
     """
 
     laws: ClassVar[Laws] = Laws(
-        best="one two three", junk="ANSWER ANSWER", options=({}, {"size": 1})
+        best="one two three", junk="ANSWER ANSWER", options=({}, {"size": 1}, {"unit": "sentences"})
     )
 
     size: int = 6
     """Words of a run."""
-    unit: Literal["words", "boxes"] = "words"
-    """`words`, or `boxes`: the share of the answer's boxes that are distinct."""
+    unit: Literal["words", "boxes", "sentences"] = "words"
+    """`words`, or `boxes`: the share of the answer's boxes that are distinct, or `sentences`: 1 if at most
+    one sentence stands there again, else 0."""
 
     def __post_init__(self) -> None:
         """Refuse runs of no words."""
@@ -56,4 +57,7 @@ class Repetition(Verifier):
             if not boxes:
                 return Verdict(0.0, note=note)
             return Verdict(len({box.xyxy for box in boxes}) / len(boxes))
+        if self.unit == "sentences":
+            sentences = [*filter(None, map(str.strip, completion.text.split(".")))]
+            return Verdict(float(len(sentences) - len(set(sentences)) < 2))
         return Verdict(text.distinct_share(completion.text, self.size))

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from vlmrl.schema import Box, BoxTrack, Frame, Point, Span, Truth
+from vlmrl.schema import AnswerForm, Box, BoxTrack, Frame, Point, Span, Truth
 from vlmrl.scoring.verifier import Laws, Verifier
 from vlmrl.truths import json_form, prompting
 from vlmrl.truths.base import kinds
@@ -116,6 +116,10 @@ def write_box(truth: Truth) -> str:
     return json.dumps({"bbox_2d": _whole(truth.boxes[0].xyxy)})
 
 
+def write_pointed_boxes(truth: Truth) -> str:
+    return prompting.write(truth, FRAME, AnswerForm(("boxes",), pointed=True)) or ""
+
+
 def write_points(truth: Truth) -> str:
     return json.dumps([_whole((p.x, p.y)) for p in truth.points or ()])
 
@@ -198,6 +202,7 @@ def _round(value: Any) -> Any:
 
 SHAPES: dict[str, tuple[st.SearchStrategy[Truth], Callable[[Truth], str]]] = {
     "boxes": (many_boxes, write_boxes),
+    "pointed boxes": (many_boxes, write_pointed_boxes),
     "one box": (one_box, write_box),
     "points": (point_truths, write_points),
     "spans": (span_truths(), write_spans),

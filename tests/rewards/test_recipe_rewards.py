@@ -447,3 +447,18 @@ def test_video_rft_pays_what_describes_the_frames_where_the_answer_earns(pay: Pa
     blind = "data.train.0.rewards.1.options.media=false"  # no run, so no frames at hand
     found = pay("recipes/video_rft", texts, scores=cosine, changes=[blind])
     assert found == near([2.4, 3.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(("name", "best"), [("vision_reasoner", 7.0), ("seg_zero", 5.0)])
+def test_boxes_with_points_are_paid_by_their_pairs(pay: Pay, name: str, best: float) -> None:
+    """Independent: the published sums of the row's one object, box (10, 10, 40, 40), point (10, 10)."""
+
+    def listed(*objects: tuple[list[int], list[int]]) -> str:
+        return json.dumps([{"bbox_2d": box, "point_2d": point} for box, point in objects])
+
+    right = ([10, 10, 40, 40], [10, 10])
+    far = ([10, 10, 40, 36], [40, 36])  # IoU 0.87, corners 15 and points 596 pixels of 840 away
+    texts = answered(listed(right), listed(far), listed(right, far), "nothing to see")
+    rest = best - 3.0
+    unread = rest - (2.0 if name == "vision_reasoner" else 1.0)
+    assert pay(f"recipes/{name}", texts) == near([best, rest + 1, rest + 1.5, unread, 0.0])

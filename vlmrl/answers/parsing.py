@@ -507,6 +507,33 @@ def points(answer: str, frame: Frame) -> tuple[list[Point], str]:
     return collect(answer, _point_items, make, "point")
 
 
+def pointed_boxes(answer: str, frame: Frame) -> tuple[list[tuple[Box, Point]], str]:
+    """Return the boxes that an answer lists, each with the point of the same object, and a note.
+
+    Spelling: a JSON list of `{"bbox_2d": [x1, y1, x2, y2], "point_2d": [x, y]}`, or one of them.
+
+    Raises:
+        ValueError: the frame lacks the size that its space needs.
+    """
+
+    def make(item: dict[str, Any]) -> tuple[Box, Point] | None:
+        box_numbers = next(_from_value(item, BOX_KEYS, (4,)), None)
+        point_numbers = next(_from_value(item, POINT_KEYS[:2], (2,)), None)
+        if box_numbers is None or point_numbers is None:
+            return None
+        box = geometry.box(box_numbers[0], frame)
+        x, y = point_numbers[0]
+        point = geometry.point(x, y, frame)
+        return (box, point) if box and point else None
+
+    def items(text: str) -> Iterator[dict[str, Any]]:
+        for value in values(text):
+            listed = value if isinstance(value, list) else [value]
+            yield from (item for item in listed if isinstance(item, dict))
+
+    return collect(answer, items, make, "box with a point", "without a box or a point in the media")
+
+
 def spans(answer: str, frame: Frame) -> tuple[list[Span], str]:
     """Return the spans of time an answer lists, seconds, clipped to the duration, and a note.
 

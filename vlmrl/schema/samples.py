@@ -190,6 +190,8 @@ class AnswerForm:
     """The answer is the value under this key of a JSON object."""
     confidence: bool = False
     """Each box states a confidence."""
+    pointed: bool = False
+    """Each box states a point inside of its object."""
     own_lines: bool = False
     """Each mark of the template begins or ends a line."""
 

@@ -40,6 +40,7 @@ that name the first place, and of its pairs that are ties."""
 Shape = Literal[
     "boxes", "one box", "points", "spans", "labelled spans", "track", "masks", "choice", "labels",
     "fields", "action", "text", "numeral", "number", "count", "yes or no", "none", "anything",
+    "pointed boxes",
 ]  # fmt: skip
 """Truths that the contract test can draw, each with the answer that states it."""
 

@@ -17,7 +17,7 @@ from vlmrl.errors import UserError
 from vlmrl.schema import AnswerForm, Box, Demo, DemoTurn, Frame, Point, Space, Span, Template, Truth
 from vlmrl.truths.base import PLACES, TruthKind, kinds
 from vlmrl.truths.boxes import write_box
-from vlmrl.truths.points import write_point
+from vlmrl.truths.points import places_to_point_at, write_point
 from vlmrl.truths.spans import write_time
 
 ANY = AnswerForm()
@@ -47,6 +47,8 @@ def instruct(
         text = text.replace(words, words.replace("the image", name))
     if form.confidence and kind is kinds()["boxes"]:
         text += ' Give each box a "confidence" from 0 to 1.'
+    if form.pointed and kind is kinds()["boxes"]:
+        text += ' Give each box a "point_2d" [x, y] inside of its object.'
     if form.key is not None:
         text += f' Put the answer under the key "{form.key}" of a JSON object.'
     if form.own_lines:
@@ -60,6 +62,11 @@ def write(truth: Truth, frame: Frame, form: AnswerForm = ANY) -> str | None:
         sure = (box if box.score is not None else replace(box, score=1.0) for box in truth.boxes)
         truth = replace(truth, boxes=tuple(sure))
     text = next(_texts(_stated(truth, form), truth, frame), None)
+    if form.pointed and truth.boxes:
+        pairs = zip(truth.boxes, places_to_point_at(truth), strict=True)
+        text = json.dumps(
+            [{"bbox_2d": write_box(b, frame), "point_2d": write_point(p, frame)} for b, p in pairs]
+        )
     if text is None and truth.none:
         # As every verifier of answers reads it.
         graded = _graded(form)
