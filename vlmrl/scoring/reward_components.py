@@ -293,5 +293,6 @@ def form_of(rewards: Sequence[RewardConfig]) -> AnswerForm:
         kinds=tuple(dict.fromkeys(kind for form in forms.values() for kind in form.kinds)),
         key=next(iter(keys), None),
         confidence=any(form.confidence for form in forms.values()),
+        pointed=any(form.pointed for form in forms.values()),
         own_lines=any(form.own_lines for form in forms.values()),
     )
