@@ -43,6 +43,7 @@ OTHERWISE = {
     },
     "an environment pays, or the step of a trajectory": {
         "recipes/era": {"gui_world"},
+        "recipes/ufo": {"geometry3k"},
         "recipes/ui_s1": {"android_control"},
         "recipes/vagen": {"frozen_lake"},
         "recipes/vision_zero": {"pairs"},
