@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from vlmrl.config import load
 from vlmrl.config.tree import shipped
 from vlmrl.features.check.doctor_data import right_answers
 from vlmrl.schema import Completion, Demo, Frame, Sample
+from vlmrl.scoring.reward_components import form_of
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.truths import prompting
 
@@ -98,11 +100,11 @@ def pay(name: str, home: Path) -> Iterator[tuple[str, list[float | None]]]:
         for source in open_training(config):
             if source.name not in RECIPES[name]:
                 continue
-            sample = source.sample(0)
+            chosen = config.rewards_of(listed[source.name])
+            sample = replace(source.sample(0), form=form_of(chosen))
             best = right(sample, ANSWERS.get(name, {}).get(source.name))
             raw = templates.completion(NONSENSE, sample.template, FRAME)
-            rewards = {source.name: config.rewards_of(listed[source.name])}
-            with Scorer(rewards, config.scoring) as scorer:
+            with Scorer({source.name: chosen}, config.scoring) as scorer:
                 (group,) = scorer.judge([[best, best, framed(sample, NONSENSE), raw]], [sample])
             assert not any(v.fault for judged in group for v in judged.verdicts.values()), group
             yield source.name, [judged.reward for judged in group]
