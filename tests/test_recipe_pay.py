@@ -28,6 +28,7 @@ ANSWERS = {"recipes/q_insight": {"score": '{"rating": 7}'}}
 """Recipe -> source -> the right answer, where its form is the recipe's own."""
 OTHERWISE = {
     "a second model says what is right": {
+        "recipes/caprl": {"captions"},
         "recipes/craft_gui": {"questions"},
         "recipes/humanomni_v2": {"free"},
         "recipes/ixc_reward": {"open_questions"},
@@ -35,6 +36,7 @@ OTHERWISE = {
         "recipes/perl_reward": {"preferences"},
         "recipes/prompt4trust": {"pmc_vqa"},
         "recipes/qwenlong_l1": {"short", "all"},
+        "recipes/racro": {"virl39k"},
         "recipes/reward_anything": {"principles"},
         "recipes/rubric_anchors": {"open_ended"},
         "recipes/rubrics_as_rewards": {"medicine"},

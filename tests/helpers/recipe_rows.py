@@ -189,6 +189,9 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
             row[columns["points"]] = [BOX[:2]]
         if columns.get("labels") == "supporting_ids":
             row["supporting_ids"] = [1, 3]
+        if columns.get("fields") == "questions":
+            asked = {"question": "Which one is it?", "options": ["cat", "dog"], "answer": "B"}
+            return {**row, "questions": {"questions": [asked, {**asked, "answer": "A"}]}}
         if columns.get("boxes") in ("box", "solution"):
             row[columns["boxes"]] = BOX
         return row
