@@ -38,7 +38,8 @@ class Downstream(Verifier):
     the JSON object asked for, or none in time, masks the completion and is never a 0. No hint
     scores 0 without asking.
 
-    Used by: Prompt4Trust (`of: calibration`, `of_options: {of: choice, form: prompt4trust}`).
+    Used by: Prompt4Trust (`of: calibration`, `of_options: {of: choice, form: prompt4trust}`), RACRO
+    (`of: math, confidence: false, media: false`: the hint is a description).
 
     Refuses: a confidence outside [0, 1], a reply with other keys, prose around the JSON.
 
