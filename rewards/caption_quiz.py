@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from vlmrl.answers import parsing
-from vlmrl.schema import AnswerForm, Completion, Sample, Verdict
+from vlmrl.schema import Completion, Sample, Verdict
 from vlmrl.scoring import model_judge
 from vlmrl.scoring.model_judge import read_object
 from vlmrl.scoring.named_judge import AskingVerifier
@@ -48,7 +48,6 @@ class CaptionQuiz(AskingVerifier):
     Raises: ValueError: `model` names none of the config's models, or the row has no such questions.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("fields",)
     laws: ClassVar[Laws] = Laws(of_models=True)
 
     count: int = 0
@@ -67,9 +66,9 @@ class CaptionQuiz(AskingVerifier):
         if self.count < 0 or self.tries < 1:
             raise ValueError("expected count of at least 0 and tries of at least 1")
 
-    def answer_form(self) -> AnswerForm:
-        """Ask for no form: a description is free text."""
-        return AnswerForm()
+    def applies_to(self, sample: Sample) -> bool:
+        """Return whether a row has fields, in which the questions are."""
+        return sample.truth.fields is not None
 
     def __call__(self, completion: Completion, sample: Sample) -> Verdict:
         """Ask the drawn questions, and count the right answers."""
