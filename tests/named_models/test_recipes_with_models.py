@@ -16,6 +16,7 @@ from helpers.runs import metric_lines
 from helpers.small_recipes import small
 from vlmrl.answers import templates
 from vlmrl.assemble import lifecycle
+from vlmrl.assemble.sources import open_training
 from vlmrl.config import load
 from vlmrl.errors import UserError
 from vlmrl.schema import Frame, Sample, Truth
@@ -213,3 +214,44 @@ def test_a_second_model_that_is_killed_ends_the_run_in_one_line_and_changes_noth
 def model_of(name: str) -> str:
     (model,) = load(name).models
     return model
+
+
+# -------------------------------------------------------------------------------- RACRO and CapRL
+
+
+def read_description(body: dict[str, Any]) -> str:
+    """Answer with what stands behind "shows", or its option; without it, with nothing right."""
+    data = data_of(body)
+    shown = data.get("hint", data.get("description", "")).partition("shows ")[2] or "nothing"
+    options = data.get("options", {})
+    picked = next((letter for letter, option in options.items() if option == shown), None)
+    return json.dumps({"answer": (picked or max(options)) if options else shown})
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "rewards"),
+    [
+        ("racro", ["It shows 7", "It shows 8", "A picture.", ""], [1.0, 0.0, 0.0, 0.0]),
+        ("caprl", ["It shows dog", "It shows cat", "A picture.", ""], [0.5, 0.5, 0.0, 0.0]),
+    ],
+)
+def test_a_description_is_paid_by_what_its_reader_answers(
+    name: str,
+    texts: list[str],
+    rewards: list[float],
+    serve: Start,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = serve(read_description).url
+    config = load(
+        f"recipes/{name}", [f"models.{one}.url={url}" for one in load(f"recipes/{name}").models]
+    )
+    write_rows(config, tmp_path)
+    (source,) = open_training(config)
+    sample = source.sample(0)
+    described = [templates.completion(text, sample.template, Frame(56, 56)) for text in texts]
+    with Scorer({source.name: config.rewards_of(config.data.train[0])}, config.scoring) as scorer:
+        (group,) = scorer.judge([described], [sample])
+    assert [judged.reward for judged in group] == rewards
