@@ -5,6 +5,7 @@ A comparison with numbers of a paper, or with another implementation, is `tests/
 
 import math
 import typing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,6 +124,12 @@ def test_advantages_of_a_group_add_up_to_zero(centred, rows):
 @pytest.mark.parametrize("row", [[0.1] * 8, [0.0] * 8, [0.3, 0.3 + 5e-7]])
 def test_uniform_group_has_advantage_exactly_zero(relative, row):
     assert (advantages_of(recipe_of(relative), rewards_of([row])) == 0).all()
+
+
+def test_a_batch_without_groups_has_advantages_of_none(part):
+    none = torch.zeros(0, 4)
+    rewards = replace(rewards_of([[0.0] * 4]), total=none, valid=none.bool(), verdicts=())
+    assert len(recipe_of(part).advantages(rewards, rollouts_of(rewards)).values) == 0
 
 
 def test_a_group_of_one_has_advantage_zero(relative):

@@ -299,6 +299,8 @@ def from_others(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 
 def from_batch(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Reward minus the mean of all rewards of the batch, [P, G]; exactly 0 where all are equal."""
+    if not rewards.numel():  # dynamic sampling may leave no group
+        return torch.zeros_like(rewards)
     flat = from_mean(rewards.view(1, -1), valid.view(1, -1)).view_as(rewards)
     return flat.masked_fill(uniform(rewards.view(1, -1), valid.view(1, -1)), 0.0)
 

@@ -43,7 +43,8 @@ class EmaGrpo(Grpo):
         biased = ((count - 1).clamp(min=0) / count.clamp(min=1)).sqrt()
         own = filters.deviation(rewards.total, rewards.valid) * biased
         metas = [prompt.sample.meta for prompt in rollouts.batch.prompts]
-        known = torch.tensor([[meta.get(filters.MOVING_DEVIATION, torch.nan)] for meta in metas])
+        moving = [meta.get(filters.MOVING_DEVIATION, torch.nan) for meta in metas]
+        known = torch.tensor(moving)[:, None]  # [P, 1], of no groups too
         scaled = plain.values / (torch.where(known.isnan(), own, known) + EPS)
         far = (scaled.abs() > self.largest).any(-1, keepdim=True)
         return replace(plain, values=torch.where(far, plain.values / (own + EPS), scaled))
