@@ -40,6 +40,7 @@ OTHERWISE = {
         "recipes/reward_anything": {"principles"},
         "recipes/rubric_anchors": {"open_ended"},
         "recipes/rubrics_as_rewards": {"medicine"},
+        "recipes/video_rft": {"choice", "numerical", "ocr", "free_form", "regression"},
         "recipes/visual_arft": {"search"},
         "recipes/vlm_rm": {"captions"},
         "recipes/vrag": {"pages"},
