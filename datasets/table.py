@@ -48,7 +48,8 @@ class Table(Card):
     `answer` (a text or a list of accepted texts); `boxes`, `box_labels` (four numbers each; a name
     each); `points`, `keypoints`, `masks`, `rotated_boxes` (other places); `spans` (start and end in
     seconds); `number`; `choice`, `options` (the right letter or text; the texts); `labels` (names);
-    `order` (names in their right order); `fields` (an object of named values) or another kind of truth (`vlmrl list truths`); `none` (true
+    `order` (names in their right order); `fields` (an object of named values) or another kind of truth
+    (`vlmrl list truths`); `none` (true
     where the question cannot be answered, or where there is nothing to find); `thought` (for the cold
     start), `turns` (calls before that answer: a list of messages of the assistant, with `tool_calls`, and
     of the role `tool`), `<info>` and so on (what stands in that tag of the template, for the cold start);
