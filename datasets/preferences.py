@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl.data import demonstrations
 from vlmrl.data.card import Card
-from vlmrl.data.files.hub_download import locate
+from vlmrl.data.files.hub_download import folder_of, locate
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE
 from vlmrl.data.row_forms import LISTS, place_media
@@ -282,10 +282,7 @@ class Preferences(Card):
 
     def media_root(self) -> str:
         """Return `root`, or the folder of the data."""
-        if self.root is not None:
-            return self.root
-        path = locate(self.path)
-        return str(path if path.is_dir() else path.parent)
+        return folder_of(self.path) if self.root is None else self.root
 
     def group(self, row: Mapping[str, Any]) -> str | None:
         """Return the first medium, if it is a path, else the question: its pairs stay together."""

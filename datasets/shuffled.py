@@ -23,7 +23,7 @@ from PIL import Image
 from vlmrl.answers.parsing import is_number
 from vlmrl.data import multiple_choice
 from vlmrl.data.card import Card
-from vlmrl.data.files.hub_download import locate
+from vlmrl.data.files.hub_download import folder_of, locate
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.files.rows import WHERE, cell
 from vlmrl.errors import UserError
@@ -130,10 +130,7 @@ class Shuffled(Card):
 
     def media_root(self) -> str:
         """Return `root`, or the folder of the data."""
-        if self.root is not None:
-            return self.root
-        path = locate(self.path)
-        return str(path if path.is_dir() else path.parent)
+        return folder_of(self.path) if self.root is None else self.root
 
     def corpus(self) -> list[str]:
         """Return the question and what an answer is made of."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from vlmrl.data import demonstrations, row_forms, typed_rows
 from vlmrl.data.card import Card
-from vlmrl.data.files.hub_download import locate
+from vlmrl.data.files.hub_download import folder_of, locate
 from vlmrl.data.files.opening import file_split, open_rows
 from vlmrl.data.files.rows import WHERE, cell, paths
 from vlmrl.data.typed_rows import COLUMNS, PLACES, TAG, Typing
@@ -121,8 +121,9 @@ class Table(Card):
         """Return `root`, or the folder of the data."""
         if self.root is not None:
             return self.root
-        path = locate(self.path if isinstance(self.path, str) else next(iter(self.path.values())))
-        return str(path if path.is_dir() else path.parent)
+        return folder_of(
+            self.path if isinstance(self.path, str) else next(iter(self.path.values()))
+        )
 
     def group(self, row: Mapping[str, Any]) -> str | None:
         """Return the first medium's path, if it has one: its questions stay together."""

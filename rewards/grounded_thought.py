@@ -18,7 +18,7 @@ _POINT = re.compile(rf"\(\s{{0,4}}{_NUMBER}{_COMMA}{_NUMBER}\s{{0,4}}\)")
 
 @dataclass(frozen=True)
 class GroundedThought(Verifier):
-    """Score 1 if the thought names at least so many different places of the image, else 0.
+    """Score 1 if the thought names at least `least` different places of the image, else 0.
 
     `boxes` are four numbers parted by commas, in any brackets or none; `points` are `(x, y)`. They are in
     the space in which answers are written. One without area or outside the image is none, and one that is

@@ -23,6 +23,15 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.system.distributed import warn_of_network
 
+ONE_STEP = [
+    *TINY,
+    "run.steps=1",
+    "sft=null",
+    "evaluation=null",
+    "checks={media_ablation_every: 0, parity_every: 0}",
+]
+"""A step of GRPO and nothing else."""
+
 
 @pytest.fixture(scope="module")
 def by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -254,11 +263,7 @@ def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
 @pytest.mark.slow
 def test_completions_in_chunks_on_two_ranks_are_those_of_one(tmp_path):
     more = [
-        *TINY,
-        "run.steps=1",
-        "sft=null",
-        "evaluation=null",
-        "checks={media_ablation_every: 0, parity_every: 0}",
+        *ONE_STEP,
         "run.rollouts_every=1",
         "rollout.max_tokens=8",
         "rollout.chunks={count: 3, carry: 4, head: 1}",
@@ -279,11 +284,7 @@ def test_completions_in_chunks_on_two_ranks_are_those_of_one(tmp_path):
 def test_rollouts_of_several_turns_on_two_ranks_are_those_of_one(tmp_path):
     engine = f"{Path(ranks.__file__).parent}/asking_engine.py:AskingHf"
     more = [
-        *TINY,
-        "run.steps=1",
-        "sft=null",
-        "evaluation=null",
-        "checks={media_ablation_every: 0, parity_every: 0}",
+        *ONE_STEP,
         *ACTING,
         "run.rollouts_every=1",
         f"engine.name={engine}",

@@ -90,12 +90,15 @@ def check_tags(rewards: Iterable[RewardConfig], template: str | Template) -> Non
     Raises:
         UserError: it has not, or the tag is the thought, which is never graded.
     """
+    graded = [(reward.label, reward.tag) for reward in rewards if reward.tag is not None]
+    if not graded:  # of most samples, and this is asked for each
+        return
     tags = [tag.name for tag in templates.template(template).tags if tag.name != "think"]
-    for reward in rewards:
-        if reward.tag is not None and reward.tag not in tags:
+    for label, tag in graded:
+        if tag not in tags:
             raise UserError(
-                f"reward {reward.label!r}: tag: expected one that the template {template} has "
-                f"({', '.join(tags) or 'none'}), got {reward.tag!r}{plugins.nearest(reward.tag, tags)}"
+                f"reward {label!r}: tag: expected one that the template {template} has "
+                f"({', '.join(tags) or 'none'}), got {tag!r}{plugins.nearest(tag, tags)}"
             )
 
 

@@ -44,6 +44,11 @@ def check_texts(value: object) -> tuple[str, ...]:
     return tuple(map(check_text, check_list(value)))
 
 
+def check_names(value: object) -> tuple[str, ...]:
+    """Return a list of names; a whole number is one."""
+    return check_texts([str(v) if type(v) is int else v for v in check_list(value)])
+
+
 def check_number(value: Any) -> float:
     """Return a finite number; a bool is none."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

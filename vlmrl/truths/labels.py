@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import STRANGERS, Readers, TruthKind, check_list, check_texts
+from vlmrl.truths.base import STRANGERS, Readers, TruthKind, check_names
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Labels(TruthKind):
     readers: ClassVar[Readers] = {"labels": {}}
 
     def parse(self, value: object, frame: Frame) -> tuple[str, ...]:
-        return check_texts([str(v) if type(v) is int else v for v in check_list(value)])
+        return check_names(value)
 
     def instruct(self, truth: Truth, space: Space) -> str:
         return "Answer with the names that apply, separated by commas."

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vlmrl.schema import Frame, Space, Truth
-from vlmrl.truths.base import Readers, TruthKind, check_list, check_texts
+from vlmrl.truths.base import Readers, TruthKind, check_names
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Order(TruthKind):
 
     def parse(self, value: object, frame: Frame) -> tuple[str, ...]:
         """Return the names; a whole number is one."""
-        names = check_texts([str(v) if type(v) is int else v for v in check_list(value)])
+        names = check_names(value)
         if len(set(names)) < max(2, len(names)):
             raise ValueError(f"expected two or more different names, got {value!r:.80}")
         return names

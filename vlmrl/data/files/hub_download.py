@@ -31,3 +31,9 @@ def locate(path: str) -> Path:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be fetched: {reason:.200}") from error
     return Path(snapshot)
+
+
+def folder_of(path: str) -> str:
+    """Return the folder in which the data at a path are: itself, or that of a file; `path` as in `locate`."""
+    data = locate(path)
+    return str(data if data.is_dir() else data.parent)

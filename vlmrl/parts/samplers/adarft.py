@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vlmrl.data.sampler import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
-from vlmrl.parts.samplers.candidates import MANY, best, count_visits, scatter
+from vlmrl.parts.samplers.candidates import MANY, begin_visits, best, count_visits, scatter
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Adarft(AdaptiveSampler):
             values = np.float32(self.lowest + self.highest) - values
         order = np.argsort(values, kind="stable").astype(np.int32)
         state.fixed = {"difficulty": values, "order": order, "ranked": values[order]}
-        state.arrays = {"visits": np.zeros(len(values), np.int32)}
-        state.scalars = {"target": self.target, "visited": 0}
+        state.scalars["target"] = self.target
+        begin_visits(state)
         return state
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:

@@ -37,6 +37,22 @@ def best(rows: np.ndarray, count: int, *keys: np.ndarray) -> np.ndarray:
     return rows[np.lexsort(keys[::-1])[:count]]
 
 
+def chance_keys(rows: np.ndarray, weight: np.ndarray, *parts: int) -> np.ndarray:
+    """Return a key for each row [n]; those with the smallest are a draw by weight without replacement.
+
+    Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
+    """
+    chance = (scatter(rows, *parts) + 0.5) / 2.0**64
+    keys: np.ndarray = -np.log(chance) / weight
+    return keys
+
+
+def begin_visits(state: SamplerState) -> None:
+    """Begin to count, in place: no row has been visited."""
+    state.arrays["visits"] = np.zeros(state.count, np.int32)
+    state.scalars["visited"] = 0
+
+
 def count_visits(state: SamplerState, rows: np.ndarray) -> None:
     """Count visits of rows [n], in place: `visits` of each, and in all the rows `visited` at all."""
     visits = state.arrays["visits"]

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from vlmrl.data.sampler import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
-from vlmrl.parts.samplers.candidates import MANY, best, count_visits, scatter, some_of
+from vlmrl.parts.samplers.candidates import MANY, begin_visits, best, count_visits, scatter, some_of
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,9 @@ class Cdas(AdaptiveSampler):
     def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Begin with all difficulties and the competence at 0."""
         state = SamplerState(tuple(sources), seed)
-        state.arrays = {
-            "difficulty": np.zeros(state.count, np.float32),
-            "visits": np.zeros(state.count, np.int32),
-        }
-        state.scalars = {"competence": 0.0, "visited": 0}
+        state.arrays["difficulty"] = np.zeros(state.count, np.float32)
+        state.scalars["competence"] = 0.0
+        begin_visits(state)
         state.fixed = {"seen": np.empty(0, np.int32)}
         return state
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from vlmrl.data.sampler import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
-from vlmrl.parts.samplers.candidates import best, count_visits, scatter, some_of
+from vlmrl.parts.samplers.candidates import begin_visits, best, chance_keys, count_visits, some_of
 
 CANDIDATES = 64
 """Rows among which one is drawn, where there are more."""
@@ -50,26 +50,21 @@ class Prioritised(AdaptiveSampler):
     def begin(self, sources: Sequence[SourceRows], seed: int) -> SamplerState:
         """Begin with all success rates at 0."""
         state = SamplerState(tuple(sources), seed)
-        state.arrays = {
-            "success": np.zeros(state.count, np.float32),
-            "visits": np.zeros(state.count, np.int32),
-        }
-        state.scalars = {"visited": 0}
+        state.arrays["success"] = np.zeros(state.count, np.float32)
+        begin_visits(state)
         return state
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
-        """Draw rows by weight, without replacement.
-
-        Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
-        """
+        """Draw rows by weight, without replacement."""
         wanted = CANDIDATES * (count + len(avoid))
         rows = some_of(state.count, wanted, state.seed, batch, 1)
         weight = np.maximum(self.least_weight, 1 - state.arrays["success"][rows])
-        chance = (scatter(rows, state.seed, batch) + 0.5) / 2.0**64
         dropped = np.zeros(len(rows), bool)
         if self.drop_at is not None:
             dropped = state.arrays["success"][rows] >= np.float32(self.drop_at)
-        return best(rows, count, np.isin(rows, avoid), dropped, -np.log(chance) / weight)
+        return best(
+            rows, count, np.isin(rows, avoid), dropped, chance_keys(rows, weight, state.seed, batch)
+        )
 
     def learn(self, state: SamplerState, seen: SeenRewards) -> None:
         """Take the rewards into the success rates."""

@@ -9,7 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from vlmrl.data.sampler import AdaptiveSampler, SamplerState, SeenRewards, SourceRows
-from vlmrl.parts.samplers.candidates import best, count_visits, scatter, some_of
+from vlmrl.parts.samplers.candidates import (
+    begin_visits,
+    best,
+    chance_keys,
+    count_visits,
+    scatter,
+    some_of,
+)
 
 CANDIDATES = 64
 """Rows among which one is drawn, where there are more."""
@@ -60,24 +67,18 @@ class Variance(AdaptiveSampler):
         """Begin with the highest score for all rows."""
         state = SamplerState(tuple(sources), seed)
         highest = self.variance / 4 + self.diversity
-        state.arrays = {
-            "score": np.full(state.count, highest, np.float32),
-            "visits": np.zeros(state.count, np.int32),
-        }
-        state.scalars = {"visited": 0}
+        state.arrays["score"] = np.full(state.count, highest, np.float32)
+        begin_visits(state)
         return state
 
     def choose(self, state: SamplerState, batch: int, count: int, avoid: np.ndarray) -> np.ndarray:
-        """Draw rows by score, without replacement, and rows alike among them, evenly.
-
-        Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a reservoir".
-        """
+        """Draw rows by score, without replacement, and rows alike among them, evenly."""
         wanted = CANDIDATES * (count + len(avoid))
         rows = some_of(state.count, wanted, state.seed, batch, 1)
         score = np.maximum(state.arrays["score"][rows], 1e-9)
-        chance = (scatter(rows, state.seed, batch) + 0.5) / 2.0**64
+        keys = chance_keys(rows, score, state.seed, batch)
         late, ties = np.isin(rows, avoid), scatter(rows, state.seed, batch, 2)
-        by_score = iter(best(rows, len(rows), late, -np.log(chance) / score).tolist())
+        by_score = iter(best(rows, len(rows), late, keys).tolist())
         alike = iter(best(rows, len(rows), late, ties).tolist())
         chosen: dict[int, None] = {}
         for number in range(min(count, len(rows))):

@@ -69,12 +69,12 @@ class Majority(Strategy):
                 if rewards.valid[p, g] and completion.origin == "policy"
             }
             chosen = most_frequent([vote for vote in votes.values() if vote], self.ties == "first")
-            sample = replace(rollouts.batch.prompts[p].sample, truth=Truth(text=(chosen,)))
             for g, vote in votes.items():
                 note = "" if chosen else "no answer has a majority"
                 paid[p, g] = Verdict(float(vote == chosen != ""), answer=vote or None, note=note)
-                if self.by and vote and chosen != vote and chosen:
-                    asked[p, g] = group[g], sample
+                if self.by and chosen and vote not in ("", chosen):
+                    sample = rollouts.batch.prompts[p].sample
+                    asked[p, g] = group[g], replace(sample, truth=Truth(text=(chosen,)))
         paid |= self._judge(asked, draw, run)
         rewards = pay(rewards, LABEL, paid, self.weight)
         if self.trained:
@@ -90,8 +90,10 @@ class Majority(Strategy):
         run: RunParts,
     ) -> dict[tuple[int, int], Verdict]:
         """Ask the reward `by` of other answers than the majority's; the main rank decides for all."""
+        if not asked:  # so it is on all ranks
+            return {}
         verdicts: list[Verdict] = []
-        if distributed.is_main() and asked:
+        if distributed.is_main():
             calls = []
             for completion, sample in asked.values():
                 components = run.scorer.components(sample, draw.progress, draw.progress)
