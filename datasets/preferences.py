@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from vlmrl.data import demonstrations
 from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import folder_of, locate
-from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.opening import open_rows, splits
 from vlmrl.data.files.rows import WHERE
 from vlmrl.data.row_forms import LISTS, place_media
 from vlmrl.errors import UserError
@@ -279,6 +279,10 @@ class Preferences(Card):
             demo=demo,
             meta={"where": where},
         )
+
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits of the path."""
+        return splits(locate(self.path))
 
     def media_root(self) -> str:
         """Return `root`, or the folder of the data."""

@@ -36,7 +36,7 @@ from typing import Any, ClassVar
 from vlmrl.data import demonstrations, multiple_choice, row_forms
 from vlmrl.data.annotations import check_inside
 from vlmrl.data.card import Card
-from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.opening import open_rows, splits
 from vlmrl.data.files.rows import VARIANT, WHERE, Rows, RowsView, Variants
 from vlmrl.data.row_forms import under_our_keys
 from vlmrl.errors import UserError
@@ -160,6 +160,10 @@ class Records(Card):
             system=row_forms.read_system(row.get("system")),
             history=row_forms.read_history(row.get("history"), self._folder),
         )
+
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits of the path."""
+        return splits(Path(self.path))
 
     def media_root(self) -> str:
         """Return the folder of the data."""

@@ -3,7 +3,8 @@
 A scene is an image of `size` x `size` pixels on a grid of 12 x 12 cells (7 px at the default 84):
 shapes whose boxes have sides of 3 to 6 cells, on a gradient that shows the position (red falls with
 x, blue with y). A hash of the scene itself decides in which split it may occur, so that no scene is
-in two splits, whatever the seed.
+in two splits, whatever the seed. No scene is twice in a split that is held out: an interval would
+count it twice.
 
 A row may also state its scene in words, as `proposal` (for the strategy `self_play`): `red circle 0 0 4
 4; blue square 6 6 11 11` is a colour, a kind and a box in cells for each shape, the one asked about first.
@@ -42,7 +43,11 @@ LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"  # no I, O, Q: alike at this size
 COUNTS = {"train": 2000, "demos": 2000, "val": 96, "test": 200}
 # Share of all scenes that belongs to each split, as [from, to).
 _SHARES = {"train": (0.0, 0.4), "demos": (0.4, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
-Task = Literal["grounding", "counting", "question", "reading", "proposing"]
+TRAINING = ("train", "demos")
+"""Splits that are not held out."""
+MAX_DRAWS = 20
+"""Scenes that are drawn for a held-out row before one that was there already is taken."""
+Task = Literal["grounding", "counting", "question", "reading", "describing", "proposing"]
 Thought = Literal["place", "sentences"]
 MAX_SHAPES = 4
 """Most shapes of a written scene."""
@@ -67,7 +72,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Shapes(Card):
-    """Grounding, counting, a question about colour or kind, a short text to read, or a scene to propose."""
+    """Grounding, counting, a question about colour or kind, a text to read, a scene to caption or propose."""
 
     origin: ClassVar[str] = "drawn by this file"
     licence: ClassVar[str] = "Apache-2.0"
@@ -76,8 +81,9 @@ class Shapes(Card):
     verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "count", "choice", "exact", "ocr", "format")
 
     task: Task = "grounding"
-    """Question asked: where a shape is, how many there are, a colour or kind, a text to read, or what else
-    could be drawn (`proposing`, for the strategy `self_play`: there is no truth but what it finds)."""
+    """Question asked: where a shape is, how many there are, a colour or kind, a text to read, what there is
+    to see (`describing`: captions, for `sft.align` say), or what else could be drawn (`proposing`, for the
+    strategy `self_play`: there is no truth but what it finds)."""
     size: int = 84
     """Side of the image in pixels, a multiple of 12, at least 48."""
     count: int | None = None
@@ -104,9 +110,12 @@ class Shapes(Card):
         """Return one small dictionary for each scene; nothing is drawn yet."""
         if split not in COUNTS:
             raise UserError(f"card 'shapes' has no split {split!r}; there are: {', '.join(COUNTS)}")
+        count = self.count or COUNTS[split]
+        passed_over = {} if split in TRAINING else _repeats(self.seed, self.task, split, count)
         return [
             {"id": f"shapes-{self.task}-{split}-{i}", "split": split, "index": i}
-            for i in range(self.count or COUNTS[split])
+            | ({"passed_over": passed_over[i]} if i in passed_over else {})
+            for i in range(count)
         ]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
@@ -120,6 +129,8 @@ class Shapes(Card):
         key = f"{self.seed} {self.task} {row_name}"
         rng = random.Random(f"scene {key}")
         if written is None:
+            for _ in range(row.get("passed_over", 0)):
+                _scene(self.task, row["split"], rng)
             shapes = _scene(self.task, row["split"], rng)
         else:
             shapes = _read_scene(self.task, written)
@@ -154,13 +165,30 @@ def _scene(task: Task, split: str, rng: random.Random) -> tuple[Shape, ...]:
             return shapes
 
 
+@functools.lru_cache(maxsize=8)
+def _repeats(seed: int, task: Task, split: str, count: int) -> Mapping[int, int]:
+    """Return for rows whose first scenes are those of earlier rows how many are passed over."""
+    known: set[tuple[Shape, ...]] = set()
+    passed_over = {}
+    for index in range(count):
+        rng = random.Random(f"scene {seed} {task} {split} {index}")
+        scenes = (_scene(task, split, rng) for _ in range(MAX_DRAWS))
+        number, shapes = next(
+            ((n, scene) for n, scene in enumerate(scenes) if scene not in known), (0, ())
+        )
+        known.add(shapes)
+        if number:
+            passed_over[index] = number
+    return passed_over
+
+
 def _random_scene(task: Task, rng: random.Random) -> tuple[Shape, ...]:
     if task == "reading":
         text = "".join(rng.choices(LETTERS, k=3))
         x, y = rng.randint(0, GRID - 8), rng.randint(0, GRID - 3)
         return (Shape("text", rng.choice(list(COLOURS)), x, y, x + 8, y + 3, text),)
     shapes: list[Shape] = []
-    wanted = rng.randint(1, 3) if task in ("counting", "proposing") else 1
+    wanted = rng.randint(1, 3) if task in ("counting", "describing", "proposing") else 1
     while len(shapes) < wanted:
         width, height = rng.randint(3, 6), rng.randint(3, 6)
         x, y = rng.randint(0, GRID - width), rng.randint(0, GRID - height)
@@ -283,6 +311,16 @@ def _ask_to_read(
     )
 
 
+def _ask_to_describe(
+    shapes: tuple[Shape, ...], rng: random.Random, loose: int
+) -> tuple[str, Truth, Demo]:
+    """Ask for a caption: every shape with its place, from the left to the right."""
+    ordered = sorted(shapes, key=lambda shape: (shape.x1, shape.y1))
+    parts = [f"a {s.colour} {s.kind} at the {cell_name(_box(s))}" for s in ordered]
+    text = ", ".join(parts)
+    return "What do you see?", Truth(text=(text,)), Demo(cell_name(_box(ordered[0])), text=text)
+
+
 def _ask_to_propose(
     shapes: tuple[Shape, ...], rng: random.Random, loose: int
 ) -> tuple[str, Truth, Demo]:
@@ -302,6 +340,7 @@ _ASK = {
     "counting": _ask_how_many,
     "question": _ask_which,
     "reading": _ask_to_read,
+    "describing": _ask_to_describe,
     "proposing": _ask_to_propose,
 }
 

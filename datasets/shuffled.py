@@ -24,7 +24,7 @@ from vlmrl.answers.parsing import is_number
 from vlmrl.data import multiple_choice
 from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import folder_of, locate
-from vlmrl.data.files.opening import open_rows
+from vlmrl.data.files.opening import open_rows, splits
 from vlmrl.data.files.rows import WHERE, cell
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access, access_given, reference
@@ -127,6 +127,10 @@ class Shuffled(Card):
             demo=Demo(text=answer),
             meta={"where": where},
         )
+
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits of the path."""
+        return splits(locate(self.path))
 
     def media_root(self) -> str:
         """Return `root`, or the folder of the data."""

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Literal
 from vlmrl.data import demonstrations, row_forms, typed_rows
 from vlmrl.data.card import Card
 from vlmrl.data.files.hub_download import folder_of, locate
-from vlmrl.data.files.opening import file_split, open_rows
+from vlmrl.data.files.opening import file_split, open_rows, splits
 from vlmrl.data.files.rows import WHERE, cell, paths
-from vlmrl.data.typed_rows import COLUMNS, PLACES, TAG, Typing
+from vlmrl.data.typed_rows import COLUMNS, PLACES, TAG, Typing, to_number
 from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 from vlmrl.schema import Sample
@@ -33,22 +33,23 @@ COLUMN_ROWS = 1000
 class Table(Card):
     """Rows of a table as samples, by a map from our keys to your columns.
 
-    Plain columns that are not mapped go to the sample's `meta`.
+    Plain columns that are not mapped, and lists of texts, go to the sample's `meta`.
     """
 
     origin: ClassVar[str] = "a table of yours"
 
     path: str | dict[str, str]
     """A file or folder, `hf://datasets/owner/name` of the Hugging Face hub, or a map split -> file."""
-    columns: dict[str, str]
+    columns: dict[str, str | list[str]]
     """Our key -> your column, or a dotted path into one (`objects.bbox`, `messages.0.content`): `id`;
     `image`, `video`, `audio` (one or a list of paths, bytes, base64); `image_index` (which image
     the places are in, from 0); `question` (an `<image>` in it says where it belongs); `system` (text
     of the system turn); `history` (turns before the question: a list of `{role, content, images}`);
     `answer` (a text or a list of accepted texts); `boxes`, `box_labels` (four numbers each; a name
-    each); `points`, `keypoints`, `masks`, `rotated_boxes` (other places); `spans` (start and end in
-    seconds); `number`; `choice`, `options` (the right letter or text; the texts); `labels` (names);
-    `order` (names in their right order); `fields` (an object of named values) or another kind of truth
+    each; of a box in four columns their list, `[xmin, ymin, xmax, ymax]`); `points`, `keypoints`,
+    `masks`, `rotated_boxes` (other places); `spans` (start and end in seconds); `number`; `choice`,
+    `options` (the right letter or text; the texts); `labels` (names); `order` (names in their right
+    order); `fields` (an object of named values) or another kind of truth
     (`vlmrl list truths`); `none` (true
     where the question cannot be answered, or where there is nothing to find); `thought` (for the cold
     start), `turns` (calls before that answer: a list of messages of the assistant, with `tool_calls`, and
@@ -76,9 +77,13 @@ class Table(Card):
     """Seed of the draw of `loose`."""
 
     def __post_init__(self) -> None:
-        for key in self.columns:
+        for key, column in self.columns.items():
             if key not in COLUMNS and not TAG.fullmatch(key):
                 raise ValueError(f"columns has no key {key!r}{nearest(key, list(COLUMNS))}")
+            if isinstance(column, list) and (key != "boxes" or len(column) != 4):
+                raise ValueError(
+                    f"columns.{key}: expected a column, or of `boxes` a list of four, got {column}"
+                )
         if self.box_space is None and (used := [k for k in PLACES if k in self.columns]):
             raise ValueError(
                 f"columns maps {used[0]!r}, so box_space must say in which space they are: "
@@ -98,7 +103,7 @@ class Table(Card):
         rows = self._open(split)
         self._check_columns(rows)
         if "rewards" in self.columns:
-            row_forms.check_all(rows, self.columns["rewards"])
+            row_forms.check_all(rows, str(self.columns["rewards"]))
         return rows
 
     def _open(self, split: str) -> Sequence[Mapping[str, Any]]:
@@ -114,7 +119,8 @@ class Table(Card):
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
         """Turn one row into a sample."""
         own = self.loose, self.seed, self.list_options
-        typing = Typing(source, self.media_root(), self.columns, *own)
+        names = {key: ", ".join(_columns(column)) for key, column in self.columns.items()}
+        typing = Typing(source, self.media_root(), names, *own)
         return typed_rows.to_sample(self._typed(row), str(row.get(WHERE)), typing)
 
     def media_root(self) -> str:
@@ -130,6 +136,10 @@ class Table(Card):
         media = typed_rows.media_of(self._typed(row), self.media_root())
         return media[0].path if media else None
 
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits of the path, or those that it maps to files."""
+        return splits(locate(self.path)) if isinstance(self.path, str) else tuple(self.path)
+
     def corpus(self) -> list[str]:
         """Return questions and answers of the split `train`."""
         return demonstrations.corpus(self, self._open("train"))
@@ -142,7 +152,8 @@ class Table(Card):
                 there.update(paths(rows[index]))
             except UserError:  # the loader reports and counts it
                 continue
-        for key, column in self.columns.items():
+        pairs = ((key, name) for key, mapped in self.columns.items() for name in _columns(mapped))
+        for key, column in pairs:
             if there and column not in there:
                 known = sorted(there - {WHERE})
                 raise UserError(
@@ -151,12 +162,35 @@ class Table(Card):
 
     def _typed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a row under our keys."""
-        typed = {key: cell(row, column) for key, column in self.columns.items()}
+        typed = {
+            key: cell(row, column) if isinstance(column, str) else _box(row, column)
+            for key, column in self.columns.items()
+        }
         question = "" if typed.get("question") is None else typed["question"]
         if isinstance(question, str):
             typed["question"] = self.prompt.replace("{question}", question)
-        mapped = {WHERE, *self.columns.values()}
-        meta = {
-            k: v for k, v in row.items() if k not in mapped and isinstance(v, str | int | float)
-        }
+        mapped = {WHERE, *(c for column in self.columns.values() for c in _columns(column))}
+        meta = {k: v for k, v in row.items() if k not in mapped and _is_plain(v)}
         return {**typed, "box_space": self.box_space, "box_format": self.box_format, "meta": meta}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(each, str) for each in value)
+    return isinstance(value, str | int | float)
+
+
+def _columns(mapped: str | list[str]) -> list[str]:
+    return [mapped] if isinstance(mapped, str) else mapped
+
+
+def _box(row: Mapping[str, Any], columns: list[str]) -> list[list[float]]:
+    """Return the one box of a row from its four columns; none where all of them are empty.
+
+    Raises:
+        UserError: one of them holds no number.
+    """
+    numbers = [cell(row, column) for column in columns]
+    if all(number is None or number == "" for number in numbers):
+        return []
+    return [[to_number(n, f"column {c!r}") for n, c in zip(numbers, columns, strict=True)]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,32 @@ Curve = dict[int, dict[str, Any]]
 """Evaluations by step: `metrics`, and `intervals` of 95 %."""
 
 
-def start(settings: str, folder: Path, seed: int) -> Path:
+def start(settings: str, folder: Path, seed: int, overrides: Sequence[str] = ()) -> Path:
     """Return the checkpoint of a cold start alone; makes it if it is not there."""
-    return train(
-        settings,
-        folder,
-        [f"run.seed={seed}", "run.threads=1", "run.steps=0", "evaluation=null", "run.report=false"],
-    )
+    alone = ["run.threads=1", "run.steps=0", "evaluation=null", "run.report=false"]
+    return train(settings, folder, [f"run.seed={seed}", *alone, *overrides])
+
+
+def from_one_start(
+    settings: str,
+    folder: Path,
+    seed: int,
+    arms: Mapping[str, Sequence[str]],
+    overrides: Sequence[str] = (),
+    evaluated: Sequence[str] = (),
+) -> tuple[Path, dict[str, Path]]:
+    """Return the cold start of a seed, and by arm a run that begins there; trains those that are not there.
+
+    `overrides` hold for all of them, `evaluated` for the arms, those of an arm last.
+    """
+    cold = start(settings, folder / f"start-{seed}", seed, overrides)
+    begun = [f"model.path={cold}", "model.build=null", f"run.seed={seed}", "run.threads=1"]
+    runs = {}
+    for arm, own in arms.items():
+        name = arm.replace(", ", "-").replace(" ", "_").replace("'", "")
+        runs[arm] = folder / f"{name}-{seed}"
+        train(settings, runs[arm], [*overrides, *begun, "run.report=false", *evaluated, *own])
+    return cold, runs
 
 
 def curve(settings: str, folder: Path, seed: int, begin: Path, *overrides: str) -> Curve:

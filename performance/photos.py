@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import interval, newest_evaluation, over_seeds, rows_of, start, tell, train
+from learning import from_one_start, interval, newest_evaluation, over_seeds, rows_of, tell
 from tables import head
 
 CONFIG = "bccd_grounding"
@@ -128,12 +128,7 @@ def main() -> None:
     options = over_seeds(__doc__, "runs/photos").parse_args()
     told = head(COLUMNS)
     for seed in options.seeds:
-        cold = start(CONFIG, options.runs / f"start-{seed}", seed)
-        runs = {}
-        for arm, settings in ARMS.items():
-            runs[arm] = options.runs / f"{arm.replace(', ', '-').replace(' ', '_')}-{seed}"
-            begun = [f"model.path={cold}", "model.build=null", f"run.seed={seed}"]
-            train(CONFIG, runs[arm], [*begun, "run.report=false", BOTH, *settings])
+        cold, runs = from_one_start(CONFIG, options.runs, seed, ARMS, evaluated=[BOTH])
         told += lines_of(seed, cold, runs)
     _, true = answers(runs["GRPO"], 0, "test")
     told += ["", f"The best constant box earns {best_constant(true):.3f}."]

@@ -107,10 +107,15 @@ def line(staleness: int, found: Steps) -> str:
     )
 
 
-def measure(options: argparse.Namespace, folder: str) -> str:
-    """The table and the ratio."""
+def begin_apart(
+    options: argparse.Namespace, folder: str, layers: int, more: Sequence[str], stack: ExitStack
+) -> Trainer:
+    """Begin RL of a small quickstart whose servers have another core than the trainer.
+
+    `more` are overrides: the engine, and what differs.
+    """
     width = options.width
-    text = {"hidden_size": width, "num_attention_heads": width // 32, "num_hidden_layers": 3}
+    text = {"hidden_size": width, "num_attention_heads": width // 32, "num_hidden_layers": layers}
     overrides = [
         f"run.dir={folder}",
         "run.threads=1",
@@ -121,24 +126,33 @@ def measure(options: argparse.Namespace, folder: str) -> str:
         "tracking.tensorboard=false",
         f"rollout.prompts={options.prompts}",
         f"rollout.group_size={options.group}",
-        f"rollout.max_tokens={options.tokens}",
-        f"optimizer.epochs={options.epochs}",
-        "rollout.max_staleness=1",
         REWARD,
-        ENGINE.format(servers=options.servers),
+        *more,
     ]
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SystemExit("this needs two cores")
+    trainer = build.build_trainer(config.load("quickstart", overrides), None, Progress(), stack)
+    trainer.policy.stop_ids = ()  # every completion goes on to its limit
+    lifecycle.begin_rl(trainer, None, Progress())
+    own = psutil.Process()
+    for server in own.children(recursive=True):
+        pin(server, cores[1])
+    pin(own, cores[0])
+    return trainer
+
+
+def measure(options: argparse.Namespace, folder: str) -> str:
+    """The table and the ratio."""
+    overrides = [
+        f"rollout.max_tokens={options.tokens}",
+        f"optimizer.epochs={options.epochs}",
+        "rollout.max_staleness=1",
+        ENGINE.format(servers=options.servers),
+    ]
     results: dict[int, Steps] = {0: defaultdict(list), 1: defaultdict(list)}
     with ExitStack() as stack:
-        trainer = build.build_trainer(config.load("quickstart", overrides), None, Progress(), stack)
-        trainer.policy.stop_ids = ()  # every completion goes on to the limit
-        lifecycle.begin_rl(trainer, None, Progress())
-        own = psutil.Process()
-        for server in own.children(recursive=True):
-            pin(server, cores[1])
-        pin(own, cores[0])
+        trainer = begin_apart(options, folder, 3, overrides, stack)
         block(trainer, 0, 3, defaultdict(list))  # warms up
         for number in range(options.blocks):
             for staleness in (0, 1) if number % 2 else (1, 0):

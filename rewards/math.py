@@ -93,7 +93,7 @@ class Math(AnswerVerifier):
 
     The answer is one expression, plain, between dollars or in `\boxed{}`, with words around it and
     a unit after it if it has one. Symbolic work can run for ever (`9^{9^{9^9}}`), so calls run in
-    the pool with a deadline. Needs `pip install "vlmrl[math]"`.
+    the pool with a deadline. Needs `pip install "vlmrl-perception[math]"`.
 
     Used by: V-Triune (mathverify), VLM-R1 math, VL-Cogito, Observe-R1, and everyone who copies R1-V.
 
@@ -161,7 +161,7 @@ def _math_verify() -> Any:
     try:
         import math_verify
     except ImportError:
-        raise UserError("math needs math-verify: pip install 'vlmrl[math]'") from None
+        raise UserError("math needs math-verify: pip install 'vlmrl-perception[math]'") from None
     return math_verify
 
 

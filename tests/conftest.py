@@ -26,13 +26,6 @@ settings.register_profile("nightly", deadline=None, max_examples=3000)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="long runs and many random examples")
-    parser.addoption(
-        "--part",
-        action="append",
-        default=[],
-        metavar="NAME or FILE.py:NAME",
-        help="tests/contracts checks these parts alone, shipped ones or your own; repeatable",
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

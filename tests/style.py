@@ -25,6 +25,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "docs" / "generate")]
 
+import notebook_pages  # noqa: E402
 import recipe_heads  # noqa: E402
 import table  # noqa: E402
 import typer.main  # noqa: E402
@@ -566,6 +567,8 @@ def packaging() -> Iterator[Finding]:
     folders = {path.parent for path in (ROOT / "vlmrl").rglob("*.py")}
     packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     packages |= {f"vlmrl.{folder}" for folder in CONTENT}
+    tests = ("contracts", "helpers", "helpers.layout_forms", "helpers.layout_writers")
+    packages |= {f"vlmrl.tests.{folder}" for folder in tests}  # for `vlmrl test-part`
     listed = set(project["tool"]["setuptools"]["packages"])
     for package in sorted(packages ^ listed):
         wrong = "is no package" if package in listed else "is not listed for the wheel"
@@ -610,9 +613,10 @@ def shipped_configs() -> Iterator[Finding]:
         if not text.startswith("# "):
             yield at_text(file, "", "a config begins with a comment that says what it is")
         values = yaml.safe_load(text)
-        base = values.pop("extends", None)
-        if base is not None:
-            for key in repeated(values, configs.read(base), ""):
+        bases = values.pop("extends", [])
+        first, *others = [bases] if isinstance(bases, str) else bases or [None]
+        if first is not None:
+            for key in repeated(values, configs.read(first, others), ""):
                 yield at_text(file, key.rpartition(".")[2], f"{key}: its base says the same")
         if name.startswith("recipes/"):
             yield from recipe_head(name, file)
@@ -652,16 +656,18 @@ PART_OPTIONS = {"algorithm": "algorithm", "engine": "engine", "rewards": "verifi
 """Key of the config whose `options` are those of a kind of part."""
 FILE_SUFFIXES = {"json", "md", "html", "yaml", "svg", "py", "jsonl"}
 MADE = re.compile(
-    r"docs/(recipes/\w+\.md|reference/\w+/\w+\.md"
+    r"docs/(recipes/\w+\.md|notebooks/\w+\.md|reference/\w+/\w+\.md"
     r"|reference/(config|commands|metrics|output)\.md|reference/config\.schema\.json)"
 )
 """Pages that are written when the site is built; mkdocs, which is strict, knows which there are."""
 
 
 def pages() -> Iterator[Finding]:
-    """Keys, overrides, configs and commands on a page exist."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        text = page.read_text(encoding="utf-8")
+    """Keys, overrides, configs and commands on a page or in a notebook exist."""
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = [(page, page.read_text(encoding="utf-8")) for page in files]
+    texts += [(file, notebook_pages.page(file)) for file in notebook_pages.files()]
+    for page, text in texts:
         for command in shown_commands(text):
             if command not in commands():
                 yield at_text(page, f"vlmrl {command}", f"there is no command {command}")

@@ -34,8 +34,9 @@ OTHERWISE = {
         "recipes/ixc_reward": {"open_questions"},
         "recipes/perl": {"preferences"},
         "recipes/perl_reward": {"preferences"},
+        "recipes/pf_ppo": {"preferences"},
         "recipes/prompt4trust": {"pmc_vqa"},
-        "recipes/qwenlong_l1": {"short", "all"},
+        "recipes/qwenlong_l1": {"documents"},
         "recipes/racro": {"virl39k"},
         "recipes/reward_anything": {"principles"},
         "recipes/rubric_anchors": {"open_ended"},
@@ -53,7 +54,10 @@ OTHERWISE = {
         "recipes/vagen": {"frozen_lake"},
         "recipes/vision_zero": {"pairs"},
     },
-    "as published, its form alone is paid": {"recipes/toolrl": {"replies"}},
+    "as published, its form alone is paid": {
+        "recipes/toolrl": {"replies"},
+        "recipes/visual_arft_code": {"code"},
+    },
     "a proposal has no truth": {"recipes/absolute_zero": {"self_play/propose"}},
     "the group says what is right": {
         "recipes/mm_upt": {"questions"},

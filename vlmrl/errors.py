@@ -8,6 +8,8 @@ import importlib
 from collections.abc import Iterator
 from types import ModuleType
 
+from vlmrl import DISTRIBUTION
+
 # Exit codes of the command line; 0 is success.
 FAILED = 1
 """A check says no, or vlmrl itself failed."""
@@ -62,7 +64,7 @@ class NothingScored(UserError):
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import a module of a package that `pip install 'vlmrl[extra]'` installs.
+    """Import a module of a package that `pip install 'vlmrl-perception[extra]'` installs.
 
     Raises:
         MissingExtra: the package is not installed.
@@ -73,7 +75,7 @@ def import_extra(module: str, extra: str) -> ModuleType:
         if error.name != module.partition(".")[0]:
             raise
         raise MissingExtra(
-            f"the package {error.name!r} is not installed: pip install 'vlmrl[{extra}]'"
+            f"the package {error.name!r} is not installed: pip install '{DISTRIBUTION}[{extra}]'"
         ) from error
 
 

@@ -3,7 +3,8 @@
 A plugin file `box_iou.py` holds a frozen dataclass `BoxIou` (the file name in CamelCase) whose
 fields are its options. Rooms hold shared parts too: `_x.py`, and a file without the class of its
 own name, are no plugins. Outside the repository a plugin is named `path/to/file.py:Name` or
-`package.module:Name`. No decorator, no table to edit.
+`package.module:Name`; an installed package names its own by entry points of the group `vlmrl.parts`,
+`kind.name = package.name:Name`, and the variable VLMRL_PARTS names those of files. No decorator, no table.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import difflib
 import functools
 import hashlib
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import math
+import os
 import re
 import sys
 import threading
@@ -50,6 +53,10 @@ KINDS = {
 
 USER_MODULE = "vlmrl_user_"
 """Beginning of the module names of files outside of the repository."""
+GROUP = "vlmrl.parts"
+"""Group of the entry points by which an installed package names its parts, each `kind.name`."""
+VARIABLE = "VLMRL_PARTS"
+"""Environment variable that names parts of files: `kind.name=path/to/name.py:Name`, separated by commas."""
 _loading = threading.RLock()
 """Held while a user's file is imported: another thread would be given a module that is half there."""
 
@@ -63,29 +70,87 @@ class Option:
     required: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class AddedPart:
+    """A part that is not shipped but has a name: where it is, `module:Name`, and who names it."""
+
+    reference: str
+    origin: str
+
+
 def names(kind: str) -> list[str]:
+    """Return the names of all plugins of a kind, shipped or of installed packages, sorted. Imports none.
+
+    Raises:
+        UserError: see `added`.
+    """
+    return sorted([*shipped(kind), *added(kind)])
+
+
+def shipped(kind: str) -> list[str]:
     """Return the names of all shipped plugins of a kind, sorted. Imports none of them."""
     return sorted({file.stem for file in _files(kind) if class_name(file.stem) in _classes(file)})
 
 
+def added(kind: str) -> dict[str, AddedPart]:
+    """Return by name the plugins of a kind that installed packages and VLMRL_PARTS name. Imports none.
+
+    Raises:
+        UserError: two have a name, one has a shipped name, or a name is not that of the part's file.
+    """
+    parts: dict[str, AddedPart] = {}
+    for key, part in (*_stated_parts(os.environ.get(VARIABLE, "")), *_entries(tuple(sys.path))):
+        of, _, name = key.partition(".")
+        entry = f"{part.origin}: part {key} = {part.reference}"
+        if of not in KINDS:
+            raise UserError(f"{entry}: expected kind.name, the kind one of {', '.join(KINDS)}")
+        if of != kind:
+            continue
+        if _stem(part.reference) != name:
+            raise UserError(f"{entry}: expected the name of its file, {_stem(part.reference)!r}")
+        if name in shipped(kind):
+            raise UserError(
+                f"{entry}: vlmrl ships a {kind} of this name; rename the file and the part"
+            )
+        if name in parts:
+            raise UserError(f"{entry}: {parts[name].origin} has a {kind} of this name as well")
+        parts[name] = part
+    return parts
+
+
+def reference(kind: str, name: str) -> str:
+    """Return where a plugin is, `module:Name` or `path/to/file.py:Name`. Imports nothing.
+
+    Raises:
+        UserError: no such plugin, or its file lacks its class; the message suggests the nearest name.
+    """
+    if ":" in name:
+        return name
+    if name.endswith(".py"):
+        raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
+    if name in (ours := shipped(kind)):
+        return f"{KINDS[kind]}.{name}:{class_name(name)}"
+    if name in (theirs := added(kind)):
+        return theirs[name].reference
+    for file in _files(kind):
+        if file.stem == name:
+            raise UserError(
+                f"{kind} {name!r}: {file.parent.name}/{file.name}: expected a class named "
+                f"{class_name(name)}, got {', '.join(_classes(file)) or 'no class'}"
+            )
+    raise UserError(f"no {kind} is named {name!r}{nearest(name, sorted([*ours, *theirs]))}")
+
+
 def check(kind: str, name: str) -> None:
-    """Refuse an unknown name; a plugin of the repository is not imported for this.
+    """Refuse an unknown name; a plugin that has a name is not imported for this.
 
     Raises:
         UserError: no such plugin, or its file lacks its class; the message suggests the nearest name.
     """
     if ":" in name:
         load(kind, name)
-    elif name.endswith(".py"):
-        raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
-    elif name not in (known := names(kind)):
-        for file in _files(kind):
-            if file.stem == name:
-                raise UserError(
-                    f"{kind} {name!r}: {file.parent.name}/{file.name}: expected a class named "
-                    f"{class_name(name)}, got {', '.join(_classes(file)) or 'no class'}"
-                )
-        raise UserError(f"no {kind} is named {name!r}{nearest(name, known)}")
+    else:
+        reference(kind, name)
 
 
 def load(kind: str, name: str) -> Any:
@@ -94,16 +159,21 @@ def load(kind: str, name: str) -> Any:
     Raises:
         UserError: no such plugin, file or attribute; the message suggests the nearest name.
     """
-    source, colon, attribute = name.rpartition(":")
-    if not colon:
-        check(kind, name)
-        return getattr(importlib.import_module(f"{KINDS[kind]}.{name}"), class_name(name))
+    source, _, attribute = reference(kind, name).rpartition(":")
+    if source == f"{KINDS.get(kind)}.{name}":
+        return getattr(importlib.import_module(source), attribute)
     from_file = source.endswith(".py")
     module = _module_from_file(kind, source) if from_file else _module_by_name(kind, source)
     if not hasattr(module, attribute):
         public = sorted(n for n in vars(module) if not n.startswith("_"))
         raise UserError(f"{kind}: {source} has no {attribute!r}{nearest(attribute, public)}")
     return getattr(module, attribute)
+
+
+def name_of(part: type) -> str:
+    """Return the name of a part's class: that of its file."""
+    module = part.__module__.rpartition(".")[2]
+    return module.removeprefix(USER_MODULE)[:-13] if module.startswith(USER_MODULE) else module
 
 
 def build(kind: str, name: str, options: Mapping[str, object] | None = None) -> Any:
@@ -157,6 +227,22 @@ def options_of(plugin: type) -> dict[str, Option]:
     }
 
 
+def split_of(name: str) -> tuple[str, str]:
+    """Return a part and the split that follows it: `refcoco:testB`, `path/own.py:Own:test`; "" for none."""
+    part, _, split = name.partition(":")
+    if part.endswith(".py") or "." in part:
+        attribute, _, split = split.partition(":")
+        part = f"{part}:{attribute}" if attribute else part
+    return part, split
+
+
+def label_of(name: str) -> str:
+    """Return what a part, and perhaps its split, is called in folders and metrics: its file's name."""
+    part, split = split_of(name)
+    label = _stem(part) if ":" in part else part
+    return f"{label}:{split}" if split else label
+
+
 def stated(kind: str, variable: str) -> dict[str, Any]:
     """Return by name the literal to which shipped plugins of a kind set a class variable. Imports none.
 
@@ -181,13 +267,13 @@ def class_name(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """Return the end of an error message: `; did you mean 'x'?`, or the list of what exists."""
+def nearest(word: str, known: Sequence[str], listed: bool = True) -> str:
+    """Return the end of an error message: `; did you mean 'x'?`, or what exists, if it is to be `listed`."""
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     if close:
         swapped = [name for name in close if sorted(name) == sorted(word)]  # the likeliest mistake
         return f"; did you mean {(swapped or close)[0]!r}?"
-    return f"; there are: {', '.join(known)}" if known else ""
+    return f"; there are: {', '.join(known)}" if known and listed else ""
 
 
 def user_files(pickled: bytes) -> tuple[str, ...]:
@@ -208,6 +294,32 @@ def import_files(files: Sequence[str]) -> None:
     """
     for file in files:
         _module_from_file("part", file)
+
+
+def _stated_parts(text: str) -> list[tuple[str, AddedPart]]:
+    parts = []
+    for entry in filter(None, map(str.strip, text.split(","))):
+        key, sign, where = entry.partition("=")
+        if not sign or ":" not in where:
+            raise UserError(f"{VARIABLE}: expected kind.name=path/to/file.py:Name, got {entry!r}")
+        parts.append((key.strip(), AddedPart(where.strip(), VARIABLE)))
+    return parts
+
+
+@functools.cache
+def _entries(path: tuple[str, ...]) -> list[tuple[str, AddedPart]]:
+    """Return the entry points of the packages on `sys.path`; read once, for it takes some milliseconds."""
+    entries = importlib.metadata.entry_points(group=GROUP)
+    return sorted(
+        {(e.name, AddedPart(e.value, e.dist.name if e.dist else "a package")) for e in entries},
+        key=str,
+    )
+
+
+def _stem(reference: str) -> str:
+    """Return the name of the file of a part."""
+    source = reference.rpartition(":")[0]
+    return Path(source).stem if source.endswith(".py") else source.rpartition(".")[2]
 
 
 def _files(kind: str) -> list[Path]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
-from tables import code, header, row, type_text, value_text
+from tables import code, header, row
 from typer.utils import get_params_from_function
 
 from vlmrl.cli.app import app as commands
+from vlmrl.config.key_help import type_text, value_text
 
 INTRODUCTION = """# Commands
 

@@ -24,11 +24,13 @@ import import_tables
 import machines_page
 import matrix_page
 import metric_reference
+import notebook_pages
 import output_reference
 import part_pages
 import plan_page
 import recipe_pages
 import resume_table
+import starts_page
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -57,11 +59,23 @@ FILLED = {
     "<!-- settings -->": import_tables.tables,
     "<!-- plan -->": plan_page.draw,
     "<!-- machines -->": machines_page.draw,
+    "<!-- starts -->": starts_page.draw,
+    "<!-- files of starts -->": starts_page.files,
     "<!-- records -->": figures.table,
     "<!-- exclusions -->": exclusion_table.table,
     "<!-- resume -->": resume_table.table,
 }
 """Comments of pages, and what is written in their place."""
+BOOSTS = {
+    "start/": 3.0,
+    "train/": 2.0,
+    "rewards/": 2.0,
+    "evaluate/": 2.0,
+    "recipes/": 0.3,
+    "understand/speed/": 0.3,
+    "reference/changelog": 0.2,
+}
+"""Beginning of a page's address -> its weight in the search: guides before 140 recipes."""
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LOADED = re.compile(
@@ -102,6 +116,7 @@ def generated() -> Iterator[tuple[str, str]]:
     """Yield the path and the content of every file of the site that is not in docs/."""
     yield from part_pages.pages()
     yield from recipe_pages.pages()
+    yield from notebook_pages.pages()
     yield "reference/verifiers/boxes.svg", boxes_picture.draw_boxes()
     yield "reference/config.md", config_reference.page()
     yield "reference/config.schema.json", configs.schema()
@@ -116,6 +131,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Fill in what is drawn and counted, and follow links that leave docs/ to the page made of that file."""
     sources = {target: source for source, target in OUTSIDE.items()}
     written = page.file.src_uri
+    boost = next((boost for begin, boost in BOOSTS.items() if written.startswith(begin)), 1.0)
+    page.meta["search"] = {"boost": boost}
     here = posixpath.dirname(sources.get(written, f"docs/{written}"))
 
     def follow(match: re.Match[str]) -> str:

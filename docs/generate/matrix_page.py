@@ -68,12 +68,12 @@ def by_algorithm() -> Iterator[str]:
 
 @functools.cache
 def shipped() -> Sequence[Shipped]:
-    """Return every shipped config, recipes last."""
+    """Return every shipped config that says more than a machine, recipes last."""
     read = {name: one.config for name, one in recipes().items()}
     found = [
         _read(name, read.get(name) or load(name))
         for name in tree.shipped()
-        if not name.startswith("machines/")
+        if not name.startswith(("machines/", "starts/"))
     ]
     return sorted(found, key=lambda one: (one.name.startswith(FOLDER), one.name))
 

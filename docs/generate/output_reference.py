@@ -7,8 +7,9 @@ import inspect
 import typing
 
 from part_pages import field_docstrings
-from tables import code, escape, header, row, type_text
+from tables import code, escape, header, row
 
+from vlmrl.config.key_help import type_text
 from vlmrl.runs.output import events
 
 INTRODUCTION = """# Output

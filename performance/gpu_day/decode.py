@@ -1,4 +1,4 @@
-"""Tokens a second that an engine generates, and vLLM in the trainer's process with its sleep."""
+"""Tokens a second that an engine generates, and vLLM in the trainer's process: its sleep, its shortcuts."""
 
 from __future__ import annotations
 
@@ -84,6 +84,28 @@ def vllm(day: Day) -> Iterator[Row]:
         }
     finally:
         engine.close()
+
+
+def shortcuts(day: Day) -> Iterator[Row]:
+    """Measure vLLM's speed and log-probs with each of its shortcuts; random weights are guessed badly."""
+    from vlmrl.engines.vllm import Vllm
+
+    policy = day.policy()
+    policy.stop_ids = ()
+    base: dict[str, Any] = {} if ON_GPU else {"max_model_len": 512, "block_size": 32}
+    chosen: list[dict[str, Any]] = [{}, {"kv_cache_dtype": "fp8"}, {"speculative_tokens": 4}]
+    chosen += [{"quantization": "fp8"}] if ON_GPU else []
+    for options in chosen:
+        release()
+        engine = Vllm(max_images=1, max_num_seqs=64, **base, **options).start(policy)
+        label = ", ".join(f"{key}: {value}" for key, value in options.items()) or "none"
+        try:
+            for row in speeds(day, policy, engine):
+                yield {"shortcut": label, **row}
+            engine.sync(policy)
+            yield {"shortcut": label, "mean |Δ log-prob|": f"{gap(day, policy, engine):.2g}"}
+        finally:
+            engine.close()
 
 
 def free() -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
 from helpers.losses import inputs_of, recipe_of
+from vlmrl.errors import UserError
+from vlmrl.training import led_weights
 
 LENGTHS = [5, 2, 4]
 VOCABULARY = 7
@@ -57,3 +60,29 @@ def test_the_term_is_that_of_a_plain_loop_beside_any_recipe(name: str, bonus: fl
     )
     torch.testing.assert_close(ours - others, gradient, atol=1e-6, rtol=0)
     assert sure.entropy_gradient and not plain.entropy_gradient
+
+
+def test_a_weight_that_keeps_an_entropy_is_led_as_that_of_trl():
+    """Beside a loop by TRL's rule: it acts by the entropy of the step before, and moves after each step."""
+    entropies = [0.5, 0.19, 0.2, 0.1, 0.3, 0.05, 0.6, 0.7, 0.8]
+    algorithm, led = recipe_of("grpo", entropy_bonus=0.01, entropy_target=0.2), {}
+    weights, weight, before, expected = [], 0.01, math.inf, []
+    for entropy in entropies:
+        expected.append(weight if before <= 0.2 else 0.0)
+        weight = min(weight + 0.005, 1.0) if entropy <= 0.2 else max(weight - 0.005, 0.0)
+        before = entropy
+        algorithm = led_weights.follow(algorithm, led)
+        weights.append(led_weights.acting(algorithm, led).entropy_bonus)
+        led = led_weights.lead(algorithm, led, {"rollout/entropy": entropy}, 8)
+        assert led_weights.lead(algorithm, led, {}, 8) == led  # a step without tokens
+    assert weights == pytest.approx(expected) and max(weights[2:]) > 0
+    assert led["entropy_bonus"] == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"entropy_target": 0}, {"entropy_target": 0.2, "entropy_bonus": -0.1}, {"entropy_step": 0}],
+)
+def test_a_target_that_no_weight_keeps_is_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="entropy_"):
+        recipe_of("grpo", **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 
 import pytest
 import torch
@@ -46,6 +47,31 @@ from vlmrl.schema import Verdict
 def test_advantages_are_those_of_the_paper(name, rewards, expected):
     values = advantages_of(recipe_of(name), rewards_of([rewards]))
     torch.testing.assert_close(values, torch.tensor([expected]).float(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("scale", ["std", "none"])
+def test_share_grpo_adds_what_its_code_adds(scale):
+    """As its code: each completion is there once behind either prompt, with a share of its own behind one."""
+    rows = [[1.0, 0.0, 0.5, 0.0, 1.0, 1.0], [0.2, 0.2, 0.2, 0.0, 1.0, 0.0], [1.0, 0.0, 1, 1, 0, 0]]
+    rewards = rewards_of(rows)
+    plain = rollouts_of(rewards)
+    groups = [
+        tuple(c.with_origin("distortion") if p < 2 and g >= 3 else c for g, c in enumerate(group))
+        for p, group in enumerate(plain.completions)
+    ]
+    rollouts = dataclasses.replace(plain, completions=tuple(groups))
+    found = recipe_of("share_grpo", scale=scale).advantages(rewards, rollouts).values
+
+    def against(values, value):
+        gap = value - statistics.fmean(values)
+        return gap / (statistics.stdev(values) + 1e-4) if scale == "std" else gap
+
+    for p, row in enumerate(rows):
+        for g, value in enumerate(row):
+            expected = against(row, value)
+            if p < 2 and g < 3:
+                expected += against(row[:3], value)
+            assert float(found[p, g]) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [5, 16])

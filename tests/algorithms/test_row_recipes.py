@@ -238,9 +238,11 @@ def test_a_weight_of_the_divergence_is_led_to_its_target():
             recipe_of("grpo", **options)
 
 
-def test_a_weight_that_adapts_has_no_schedule(tmp_path):
-    both = "algorithm.options={kl: {schedule: {linear: [0.1, 0.05]}}, kl_target: 0.1}"
-    with pytest.raises(UserError, match="with kl_target"):
+@pytest.mark.parametrize("option", ["kl", "entropy_bonus"])
+def test_a_weight_that_adapts_has_no_schedule(tmp_path, option):
+    target = f"{option.removesuffix('_bonus')}_target"
+    both = f"algorithm.options={{{option}: {{schedule: {{linear: [0.1, 0.05]}}}}, {target}: 0.1}}"
+    with pytest.raises(UserError, match=f"with {target}"):
         refuse_parts(ahead_config(tmp_path, both))
 
 

@@ -71,6 +71,7 @@ def test_a_benchmark_declares_all_that_a_number_needs(name: str) -> None:
 def test_the_published_layout_is_read_and_asked_by_every_protocol(
     tmp_path: Path, name: str
 ) -> None:
+    assert name in ROWS, f"write a few rows of {name} to tests/data/benchmarks/{name}.json"
     for number, protocol in enumerate(open_benchmark(name, "").protocols()):
         source = opened(tmp_path / str(number), name, protocol)
         published = CASES.get(name, {}).get("published", len(ROWS[name]))
@@ -169,6 +170,21 @@ def test_short_junk_is_no_transcription_by_the_strict_number(tmp_path: Path, nam
     games = ["A B C D E F G", "yes no", "x", "none", "0123456789", "o"]
     result = judged(source, "ours", [game for game in games for _ in range(len(source.rows))])
     assert [(row.text, row.strict) for row in result.rows if row.strict != 0] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "unread"),
+    [
+        ("refcoco", ["", "on the left", "[0, 0, 1", '{"bbox_2d": [0, 0, 1, 1]}'], 0.75),
+        ("ai2d", ["", "who knows", "A"], 2 / 3),
+    ],
+)
+def test_where_only_the_strict_rule_runs_unread_is_what_it_cannot_read(
+    tmp_path: Path, name: str, answers: list[str], unread: float
+) -> None:
+    source = opened(tmp_path, name, "ours")
+    asked = [answer for answer in answers for _ in source.rows]
+    assert judged(source, "ours", asked).unread == pytest.approx(unread)
 
 
 def test_a_list_of_times_is_no_moment_by_the_strict_number(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from vlmrl.cli.app import app
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.comparison import compare, estimate_difference
 from vlmrl.features.benchmarks.tables import plain_truth
+from vlmrl.system import files
 
 
 def row(index: int, score: float, strict: float | None = None, **more: str) -> RowScore:
@@ -160,10 +161,31 @@ def test_the_first_line_answers_the_question(tmp_path: Path) -> None:
     assert not [a for _, a in page.tags if "src" in a or "href" in a]  # nothing is loaded
 
 
+def test_a_true_box_is_said_in_the_space_of_the_answers(tmp_path: Path) -> None:
+    truth = '{"boxes": [{"box": [0.003125, 0.25, 0.75, 1.0], "label": "dog"}]}'
+    for name, score in (("base", 0.0), ("tuned", 1.0)):
+        rows = [row(i, score, truth=truth) for i in range(6)]
+        write_result(tmp_path / name / "chartqa", result([score] * 6, rows=rows), {})
+    frame = {
+        "width": 640,
+        "height": 480,
+        "space": "resized",
+        "resized_width": 320,
+        "resized_height": 240,
+    }
+    files.write_lines(
+        tmp_path / "base/chartqa/answers.jsonl", ({"index": i, "frame": frame} for i in range(6))
+    )
+    arms = [str(tmp_path / "base"), str(tmp_path / "tuned"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["compare", *arms])
+    assert done.exit_code == 0, done.exception
+    assert "box [1, 60, 240, 240] dog" in Page(tmp_path / "out/comparison.html").text
+
+
 def test_a_folder_without_a_result_is_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["compare", str(tmp_path), str(tmp_path)])
     assert isinstance(done.exception, UserError)
-    assert "expected result.json here or in a folder below" in str(done.exception)
+    assert "expected what `vlmrl eval` wrote with --out, or a run" in str(done.exception)
 
 
 def test_an_interval_of_a_difference_of_f1_is_of_the_f1_itself() -> None:
@@ -202,13 +224,21 @@ def test_pass_at_k_of_both_models_stands_on_one_axis(tmp_path: Path) -> None:
     (curves,) = stored["passes"]
     assert curves["benchmark"] == "chartqa" and curves["curves"]["base"]["8"]["value"] == 0.8
     page = Page(tmp_path / "out/comparison.html")
-    drawn = [a["points"].split() for tag, a in page.tags if tag == "polyline"]
-    places = [[tuple(map(float, point.split(","))) for point in line] for line in drawn]
+    drawn = [a["d"] for tag, a in page.tags if tag == "path" and a.get("class") == "line"]
+    places = [
+        [tuple(map(float, point.split(","))) for point in line[1:].split("L")] for line in drawn
+    ]
     assert [len(line) for line in places] == [3, 3]
     (x1, y1), (x2, y2), (x8, y8) = places[0]
     assert x8 - x1 == pytest.approx(3 * (x2 - x1), abs=0.3)  # each doubling is as wide
     assert y8 - y1 == pytest.approx(3 * (y2 - y1), abs=0.3)
     assert places[1][0][1] < y1  # the better model lies above
+    (hover,) = [json.loads(a["data-hover"]) for tag, a in page.tags if "data-hover" in a]
+    assert (hover["steps"], hover["names"]) == ([1, 2, 4, 8], ["base", "tuned"])
+    assert hover["values"] == [[0.2, 0.4, None, 0.8], [0.5, 0.6, 0.65, None]]
+    assert hover["x"][:2] == pytest.approx(
+        [(places[0][0][0] + places[1][0][0]) / 2, (x2 + places[1][1][0]) / 2], abs=0.1
+    )
     assert "pass@8 80.0 [70.0, 90.0]" in page.text and "pass@4 65.0" in page.text
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,23 @@ def test_other_data_are_judged_by_what_fits_them_of_the_run(whole: Path, tmp_pat
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n")
     found = evaluate_model(str(whole), f"{tmp_path}/train.jsonl:train", max_tokens=2)
     assert found["num_samples"] == 1 and "exact" in found["metrics"]
+
+
+def test_more_faults_than_a_run_allows_are_an_error_beside_the_figures_and_their_bound(
+    whole: Path, tmp_path: Path
+) -> None:
+    verifier = tmp_path / "mine.py"
+    verifier.write_text(
+        "def score(sample, text):\n    return 1.0 if sample.id == '0' else float('no number')\n"
+    )
+    asked = ["eval", str(whole), "--data", "records:train", "--verifier", f"{verifier}:score"]
+    asked += ["--max-tokens", "2", "--out", str(tmp_path / "out")]
+    ran = subprocess.run([sys.executable, "-m", "vlmrl", *asked], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert "verifier 'score' failed on 5 of 6 completions; scoring.fault_limit" in ran.stderr
+    assert "0.1667 with 0 for faults" in ran.stdout
+    stored = json.loads((tmp_path / "out/evaluation.json").read_text())
+    assert stored["faults"] == {"score": 5} and stored["with_zeros"]["score"] == 1 / 6
 
 
 def test_a_damaged_best_checkpoint_is_passed_over_by_name(

@@ -6,10 +6,10 @@ import { audit, check, expect, fits, open, tabThrough, WAYS } from "./browser.mj
 import { walkPayloads } from "./payloads.mjs";
 import { walkByKeyboard } from "./report.mjs";
 
-// `vlmrl watch` on a folder; `at` is its address once it listens.
-export const serve = async (folder, port = 0) => {
-  const server = spawn(process.env.PYTHON, ["-m", "vlmrl", "watch", folder, "--port", String(port)], {
-    stdio: ["ignore", "pipe", "inherit"],
+// `vlmrl watch` on a folder; `at` is its address once it listens. `more` are further arguments, `cwd` is where it runs.
+export const serve = async (folder, port = 0, more = [], cwd = undefined) => {
+  const server = spawn(process.env.PYTHON, ["-m", "vlmrl", "watch", folder, "--port", String(port), ...more], {
+    stdio: ["ignore", "pipe", "inherit"], cwd,
   });
   const at = await new Promise((found, failed) => {
     let said = "";

@@ -1,4 +1,5 @@
 // A report in light, dark, on a phone and in print, without a network, and by keyboard alone.
+import { walkCharts } from "./charts.mjs";
 import { audit, check, expect, fits, open, tabThrough, WAYS } from "./browser.mjs";
 
 export const walkReport = async (address, figures) => {
@@ -18,6 +19,7 @@ export const walkReport = async (address, figures) => {
   await check("Tab reaches everything", async () => (figures.stops = await tabThrough(visit.page)));
   figures.nodes = await visit.page.evaluate(() => document.querySelectorAll("*").length);
   await walkByKeyboard(visit.page);
+  await walkCharts(visit.page);
   await visit.close();
 };
 

@@ -1,4 +1,4 @@
-"""Report, live page, pages of rows in headless Chromium: axe, keys, phone, dark, print, offline, attacks."""
+"""Report, live page, rows, the start of runs in headless Chromium: axe, keys, phone, dark, print, attacks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from helpers import browser_runs
 from helpers.runs import ROOT
+from helpers.started import TINY_CONFIG
 from vlmrl.features.report.page import build_report
 
 HERE = Path(__file__).parent
@@ -93,3 +94,11 @@ def test_the_live_page_can_be_used_while_lines_come_and_its_server_restarts(runs
 
 def test_a_row_can_be_read_by_anybody_and_no_text_of_it_is_run(runs: Path) -> None:
     assert len(walk("rows", runs, "learning", "turns", "hostile")["checked"]) >= 70
+
+
+def test_a_run_is_written_mended_forecast_started_stopped_and_resumed_by_keyboard_alone(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "tiny.txt"
+    config.write_text(TINY_CONFIG)
+    assert len(walk("start", tmp_path, config)["checked"]) >= 25

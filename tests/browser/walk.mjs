@@ -4,6 +4,7 @@
 //   node walk.mjs payloads REPORT.html
 //   node walk.mjs live RUNS RUN HOSTILE      (PYTHON serves RUNS; lines are appended to RUN)
 //   node walk.mjs rows RUNS RUN TURNS HOSTILE
+//   node walk.mjs start FOLDER CONFIG        (PYTHON serves FOLDER/runs; the text of CONFIG is written and run)
 //
 // tests/browser/test_walk.py does; CHROMIUM names the browser. Exits with 1 where something is wrong.
 import { pathToFileURL } from "node:url";
@@ -12,6 +13,7 @@ import { walkLive } from "./live.mjs";
 import { walkPayloads } from "./payloads.mjs";
 import { walkReport } from "./report.mjs";
 import { walkRows } from "./rows.mjs";
+import { walkStart } from "./start.mjs";
 
 const [what, ...rest] = process.argv.slice(2);
 const figures = {};
@@ -20,7 +22,8 @@ try {
   else if (what === "payloads") await walkPayloads(pathToFileURL(rest[0]).href);
   else if (what === "live") await walkLive(...rest, figures);
   else if (what === "rows") await walkRows(...rest, figures);
-  else throw new Error(`expected report, payloads, live or rows, got ${what}`);
+  else if (what === "start") await walkStart(...rest, figures);
+  else throw new Error(`expected report, payloads, live, rows or start, got ${what}`);
 } finally {
   await close();
 }

@@ -58,7 +58,7 @@ def write_rows(*rows: object) -> Path:
 
 
 COMMANDS = (
-    ",train,doctor,plan,eval,try,serve,score,verify,report,export,list,data,data check,data explain,"
+    ",init,train,doctor,plan,eval,try,serve,score,verify,report,export,list,data,data check,data explain,"
     "data rate,data list,mixture,mixture fit,config,config show,config validate,config schema"
 )
 
@@ -197,7 +197,9 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_without_vllm_its_engines_say_how_to_get_it(vlmrl: Callable[..., Ran], engine: str) -> None:
     ran = vlmrl("train", "quickstart", "run.dir=here", "sft=null", f"engine.name={engine}")
     assert ran.code == 2
-    assert ran.err.startswith("error: the vllm engines need vLLM: pip install 'vlmrl[vllm]'")
+    assert ran.err.startswith(
+        "error: the vllm engines need vLLM: pip install 'vlmrl-perception[vllm]'"
+    )
     assert len(ran.err.splitlines()) == 1
 
 

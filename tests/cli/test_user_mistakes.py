@@ -97,7 +97,31 @@ MISTAKES: list[tuple[str, Sequence[str], dict[str, str], str]] = [
         {"my.yaml": CONFIG + "rewards: [format]\n"},
         "my.yaml, line 8: key 'rewards' is already set in line 6",
     ),
-    ("YAML with a tab", VALIDATE, {"my.yaml": "run:\n\tsteps: 3\n"}, "my.yaml: not valid YAML"),
+    (
+        "YAML with a tab",
+        VALIDATE,
+        {"my.yaml": "run:\n\tsteps: 3\n"},
+        "indent with spaces, not with tabs",
+    ),
+    (
+        "a question without quotes",
+        VALIDATE,
+        {"my.yaml": "data: {train: [{card: auto, options: {path: a, question: Is it red?}}]}\n"},
+        "my.yaml, line 1: not valid YAML: expected ',' or '}', but got '?': data: {train: [{card: auto, "
+        "options: {path: a, question: Is it red?}}]}; put a text with `?` or `: ` in it in quotes",
+    ),
+    (
+        "a config of the folder",
+        ("config", "validate", "minee.yaml"),
+        {"mine.yaml": CONFIG},
+        "is named 'minee.yaml'; did you mean 'mine.yaml'?",
+    ),
+    (
+        "a config that is like no other",
+        ("config", "validate", "elsewhere.yaml"),
+        {"mine.yaml": CONFIG},
+        "holds mine.yaml, my.yaml; `vlmrl list configs` lists the",
+    ),
     ("an empty config", VALIDATE, {"my.yaml": ""}, "my.yaml: expected a mapping, got NoneType"),
     (
         "a config without data",
@@ -385,7 +409,8 @@ def test_a_mistake_in_a_row_is_one_line_that_names_the_row(
     (folder / "rows" / "train.jsonl").write_text(json.dumps({**BOX, **change}) + "\n")
     code, out, err = ask(monkeypatch, capsys, ("data", "check", "rows"))
     assert (code, err) == (1, "")
-    first, second, *_ = out.splitlines()
+    card, first, second, *_ = out.splitlines()
+    assert card == "card records"
     assert first.startswith("bad  a: ")
     require_named(first, *keys)
     require_named(second, "rows train", "0 good", "1 bad")
@@ -398,7 +423,7 @@ def test_a_missing_package_is_one_line_with_its_extra(
     (folder / "rows" / "train.jsonl").write_text(json.dumps(row) + "\n")
     monkeypatch.setitem(sys.modules, "soundfile", None)
     code, _, err = ask(monkeypatch, capsys, ("data", "check", "rows"))
-    require_refusal(code, err, "'soundfile'", "'vlmrl[audio]'")
+    require_refusal(code, err, "'soundfile'", "'vlmrl-perception[audio]'")
 
 
 def test_a_run_folder_that_another_run_owns_is_one_line(

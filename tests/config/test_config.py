@@ -207,6 +207,21 @@ def test_a_name_in_the_base_takes_options_of_the_child(tmp_path: Path) -> None:
     assert (algorithm.name, algorithm.options) == ("grpo", {"kl": 0.2})
 
 
+def test_of_several_bases_later_ones_are_laid_over_earlier_ones_and_the_file_over_all(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "task.yaml", {"extends": "base", "run": {"steps": 7, "seed": 1}})
+    write(tmp_path, "machine.yaml", {"run": {"seed": 2}, "optimizer": {"micro_batch_tokens": 4096}})
+    write(tmp_path, "base.yaml", SMALL)
+    own = {"extends": ["task.yaml", "machine"], "optimizer": {"lr": 1e-5}}
+    found = config.load(str(write(tmp_path, "own.yaml", own)))
+    assert (found.run.steps, found.run.seed) == (7, 2)
+    assert (found.optimizer.lr, found.optimizer.micro_batch_tokens) == (1e-5, 4096)
+    write(tmp_path, "machine.yaml", {"extends": ["task", "own"]})
+    with pytest.raises(UserError, match=r"extends itself through own\.yaml -> machine\.yaml"):
+        config.load(str(tmp_path / "own.yaml"))
+
+
 def test_a_cycle_of_extends_is_named(tmp_path: Path) -> None:
     write(tmp_path, "a.yaml", {"extends": "b"})
     write(tmp_path, "b.yaml", {"extends": "a"})

@@ -13,20 +13,48 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
-from helpers.contracts import kinds_of
 from vlmrl import plugins
+from vlmrl.errors import UserError
+from vlmrl.features.parts.kinds import BY_NAME, kinds_of
+from vlmrl.system import torchvision_shim  # noqa: F401
+
+settings.register_profile("contract", deadline=None, max_examples=20)
 
 
 class Parts(tuple[str, ...]):
     """The names of the parts over which a test loops."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Here, so that tests of no contract do not take the option; `vlmrl test-part` runs this folder alone."""
+    parser.addoption(
+        "--part",
+        action="append",
+        default=[],
+        metavar="NAME or FILE.py:NAME",
+        help="check these parts alone, shipped ones or your own; repeatable",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in ("slow", "nightly"):
+        config.addinivalue_line("markers", f"{mark}: see pyproject.toml of the checkout")
+    for part in config.getoption("--part", default=[]):
+        try:
+            (kind, *_) = kinds_of(part)
+        except UserError as error:
+            raise pytest.UsageError(f"--part {part}: {error}") from None
+        if ":" in part and kind in BY_NAME:
+            raise pytest.UsageError(f"--part {part}: a {kind} of a file needs `vlmrl test-part`")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kind = getattr(metafunc.module, "KIND", None)
     if kind is None:
         return
-    asked = tuple(metafunc.config.getoption("--part"))
+    asked = tuple(metafunc.config.getoption("--part", default=[]))
     for fixture, chosen in getattr(metafunc.module, "SUBSETS", {"part": _every}).items():
         if fixture in metafunc.fixturenames:
             names = _chosen(kind, chosen, asked)

@@ -29,7 +29,7 @@ APART = True
 
 @pytest.fixture
 def written(part: str, loaded: Any, tmp_path: Path) -> Written:
-    if ":" in part:  # a layout of the user's own
+    if part not in plugins.shipped(KIND):  # a layout of the user's own
         return Written(*loaded.write_example(tmp_path))
     return importlib.import_module(f"helpers.layout_writers.{part}").write(tmp_path)
 
@@ -52,7 +52,7 @@ def test_it_is_a_layout_that_says_what_it_reads(part: str, loaded: Any) -> None:
 
 def test_it_is_recognised_alone(part: str, written: Written) -> None:
     place = DataPlace(Path(written.options["path"]))
-    if ":" in part:
+    if part not in plugins.shipped(KIND):
         found = {part: plugins.build("layout", part).recognise(place)}
     else:
         found = {match.name: match.reason for match in matches(place)}
@@ -88,7 +88,7 @@ def test_its_rows_become_samples_with_the_truths_that_were_written(
 def test_a_bad_row_is_one_line_with_file_row_and_key(
     part: str, written: Written, tmp_path: Path
 ) -> None:
-    if ":" in part:
+    if part not in plugins.shipped(KIND):
         pytest.skip("a layout of the user's own has no writer of bad rows")
     message = importlib.import_module(f"helpers.layout_writers.{part}").spoil(tmp_path)
     source = opened(part, written)
@@ -111,7 +111,9 @@ def stated(truth: Truth) -> Any:
 
 def opened(part: str, written: Written, split: str | None = None) -> Source:
     """The rows that a writer wrote, read by the card `auto`."""
-    options = written.options if ":" not in part else {**written.options, "layout": part}
+    options = (
+        written.options if part in plugins.shipped(KIND) else {**written.options, "layout": part}
+    )
     place = DataPlace(Path(options["path"]))
     split = split or plugins.build("layout", part).splits(place)[0]
     return open_source(SourceConfig(card="auto", options=options, split=split))

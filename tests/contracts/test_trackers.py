@@ -53,7 +53,9 @@ def test_an_absent_package_is_one_line(
     monkeypatch.setattr(importlib, "import_module", refuse)
     if not loaded.extra:
         return
-    sentence = f"the package .* is not installed: pip install 'vlmrl\\[{loaded.extra}\\]'"
+    sentence = (
+        f"the package .* is not installed: pip install 'vlmrl-perception\\[{loaded.extra}\\]'"
+    )
     try:
         with pytest.raises(UserError, match=sentence):
             tracker.start(TrackedRun("run", tmp_path, {}))

@@ -113,16 +113,26 @@ def test_lvis_names_its_image_by_an_address(tmp_path: Path) -> None:
     assert sample.media[0].path == str(tmp_path / "coco/val2017/000000000005.jpg")
 
 
-def test_an_image_that_lies_in_two_folders_is_not_guessed(tmp_path: Path) -> None:
+def test_of_images_of_one_name_the_one_in_the_folder_of_the_file_s_split_is_meant(
+    tmp_path: Path,
+) -> None:
     file = write_coco(tmp_path, [{"bbox": [1, 2, 3, 4]}], file_name="c.png")
     image(tmp_path / "train/c.png")
     image(tmp_path / "test/c.png")
+    (sample,) = samples(file)
+    assert sample.media[0].path == str(tmp_path / "train/c.png")
+
+
+def test_an_image_that_lies_in_two_folders_is_not_guessed(tmp_path: Path) -> None:
+    file = write_coco(tmp_path, [{"bbox": [1, 2, 3, 4]}], file_name="c.png")
+    image(tmp_path / "first/c.png")
+    image(tmp_path / "second/c.png")
     with pytest.raises(
         UserError, match=r"image 5: key 'file_name': 'c.png' lies in several folders"
     ):
         samples(file)
-    (sample,) = samples(file, root=str(tmp_path / "test"))
-    assert sample.media[0].path == str(tmp_path / "test/c.png")
+    (sample,) = samples(file, root=str(tmp_path / "second"))
+    assert sample.media[0].path == str(tmp_path / "second/c.png")
 
 
 def test_annotations_of_no_image_are_counted(tmp_path: Path, caplog) -> None:

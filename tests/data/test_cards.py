@@ -241,6 +241,7 @@ def test_check_reports_every_row_as_training_would_see_it(
     good, gone, broken, empty = (row.line for row in check_rows(source))
     assert good == {
         "id": "r1",
+        "missing": [],
         "ok": True,
         "reason": None,
         "turns": 0,
@@ -341,6 +342,37 @@ def test_spoken_digits_are_told_by_their_names_and_divided_as_published(tmp_path
     nowhere = {"path": str(tmp_path / "absent")}
     with pytest.raises(UserError, match=r"absent has no audio file.*free-spoken-digit-dataset"):
         open_source(SourceConfig(card="spoken_digits", options=nowhere))
+
+
+def test_sequences_of_digits_are_one_take_of_one_speaker_end_to_end(tmp_path: Path) -> None:
+    names = [f"{d}_{who}_{take}" for d in range(10) for who in ("jo", "theo") for take in (1, 5, 6)]
+    waves = {}
+    for number, name in enumerate(names):
+        waves[name] = np.full(1600 + 8 * number, (number + 1) / 100, np.float32)
+        soundfile.write(tmp_path / f"{name}.wav", waves[name], 16000, subtype="PCM_16")
+    options = {"path": str(tmp_path), "longest": 3}
+    sources = {
+        split: open_source(SourceConfig(card="spoken_digits", split=split, options=options))
+        for split in ("train", "test", "train[:50%]", "train[50%:]")
+    }
+    seen: dict[str, set[str]] = {}
+    lengths = set()
+    for split, source in sources.items():
+        rows = range(len(source.rows))
+        samples = [source.sample(index) for index in rows]
+        seen[split] = {name for index in rows for name in source.rows[index]["files"]}
+        assert [s.id for s in samples] == [source.sample(index).id for index in rows]
+        for sample, row in zip(samples, source.rows, strict=True):
+            parts = [waves[name.removesuffix(".wav")] for name in row["files"]]
+            (audio,) = decode(sample, source.access)
+            assert isinstance(audio, Audio) and len({name[1:] for name in row["files"]}) == 1
+            np.testing.assert_allclose(audio.samples, np.concatenate(parts), atol=1e-4)
+            assert sample.truth == Truth(text=(" ".join(name[0] for name in row["files"]),))
+            lengths.add(len(parts))
+    assert lengths == {1, 2, 3} and len(sources["train"].rows) == 40
+    assert not seen["train"] & seen["test"] and not seen["train[:50%]"] & seen["train[50%:]"]
+    with pytest.raises(UserError, match="longest: expected at least 1 digit, got 0"):
+        open_source(SourceConfig(card="spoken_digits", options={**options, "longest": 0}))
 
 
 def test_mmau_as_it_is_published(tmp_path: Path) -> None:

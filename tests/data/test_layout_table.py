@@ -1,4 +1,4 @@
-"""Twenty-five published layouts, and variants: recognised, every row read, truth and prompt right."""
+"""Twenty-seven published layouts, and variants: recognised, every row read, truth and prompt right."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from helpers.layout_forms.table import FORMS, VARIANTS, try_form
 from vlmrl import plugins
 
 
-def test_there_are_twenty_six_and_every_layout_is_among_them() -> None:
-    assert len({form.name for form in FORMS}) == len(FORMS) == 26
+def test_there_are_twenty_seven_and_every_layout_is_among_them() -> None:
+    assert len({form.name for form in FORMS}) == len(FORMS) == 27
     assert {form.layout for form in (*FORMS, *VARIANTS)} == {*plugins.names("layout")}
 
 

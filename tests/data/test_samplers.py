@@ -180,6 +180,54 @@ def test_scores_that_make_no_sense_are_refused(options: dict[str, float]) -> Non
 # ----------------------------------------------------------------------------------------- many rows
 
 
+def test_retrospective_draws_earlier_rows_by_their_difficulty_and_its_own_in_turn() -> None:
+    """Lengths 0 to 39 in three stages, against draws one by one by 1 / the mean of the rewards."""
+    options = {"column": "length", "bounds": [9, 29], "begins": [2, 5], "share": 0.5}
+    sampler = plugins.build("sampler", "retrospective", options)
+    state = begin(sampler, np.arange(40.0))
+    for batch in range(2):  # nothing is earlier: all of the stage, each as often as the others
+        rows = sampler.choose(state, batch, 5, NONE)
+        assert (rows < 10).all()
+        found = sampler.metrics(state, rows)
+        assert (found["sampler/stage"], found["sampler/earlier"]) == (0.0, 0.0)
+        sampler.learn(state, seen(rows.tolist(), [float(row % 5) / 4 for row in rows]))
+    assert (
+        state.arrays["visits"][:10].tolist() == [1] * 10 and not state.arrays["visits"][10:].any()
+    )
+    means = [max(0.05, row % 5 / 4) for row in range(10)]
+    drawn: Counter[int] = Counter()
+    for seed in range(3000):
+        state.seed = seed
+        rows = sampler.choose(state, 3, 4, NONE)
+        assert [row < 10 for row in rows] == [False, True, False, True] and (rows < 30).all()
+        drawn[int(rows[1])] += 1  # the first of the draws
+    for row, mean in enumerate(means):
+        chance = (1 / mean) / sum(1 / each for each in means)
+        assert drawn[row] / 3000 == pytest.approx(chance, abs=0.03)
+    state.seed = 0
+    late = sampler.choose(state, 9, 40, np.arange(12))
+    assert set(late[-12:]) == set(range(12)) and set(late) == set(range(40))
+    few = sampler.choose(state, 0, 40, NONE)
+    assert set(few[:10]) == set(range(10)) and set(few[10:30]) == set(range(10, 30))
+    sampler.learn(state, seen([0], [0.5]))
+    assert state.arrays["reward"][0] == pytest.approx(0.25)  # of 0 and 0.5
+    assert sampler.metrics(state, np.array([0, 10, 11, 12]))["sampler/earlier"] == 0.25
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bounds": [], "begins": []},
+        {"bounds": [5, 3], "begins": [1, 2]},
+        {"bounds": [5], "begins": [0]},
+        {"bounds": [5], "begins": [1], "share": 1.0},
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="expected"):
+        plugins.build("sampler", "retrospective", {"column": "length", **options})
+
+
 def test_adarft_takes_a_pass_rate_for_ease() -> None:
     options = {"difficulty": "level", "descending": True, "highest": 1.0}
     sampler = plugins.build("sampler", "adarft", options)
@@ -311,6 +359,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adarft": {"difficulty": "level", "step_size": 20.0, "highest": 49.0},
     "cdas": {},
     "prioritised": {},
+    "retrospective": {"column": "level", "bounds": [15], "begins": [2]},
     "variance": {"diversity": 0.2},
 }
 
@@ -443,6 +492,7 @@ def test_no_sampler_draws_rows_of_a_source_of_weight_0(name: str, tmp_path: Path
     lines = '{"source": "s0", "row": 3}\n{"source": "s2", "row": 4}\n'
     (tmp_path / "rows.jsonl").write_text(lines)
     given = {"path": str(tmp_path / "rows.jsonl"), "difficulty": "level", "rows": [3, 31]}
+    given |= {"column": "level", "bounds": [9], "begins": [2]}
     known = plugins.options_of(plugins.load("sampler", name))
     sampler = plugins.build("sampler", name, {k: v for k, v in given.items() if k in known})
     sources = [

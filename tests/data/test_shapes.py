@@ -90,6 +90,17 @@ def test_no_scene_is_in_two_splits(task: str) -> None:
             assert a == b or not scenes[a] & scenes[b]
 
 
+@pytest.mark.parametrize("task", ["grounding", "counting", "question"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_no_scene_is_twice_in_a_held_out_split(task: str, split: str) -> None:
+    for seed in (0, 1):
+        card = shapes(task=task, seed=seed)
+        scenes = {repr(sample.meta["boxes"]) for sample in samples(card, split)}
+        assert len(scenes) == len(card.rows(split))
+    # The training splits are as they always were.
+    assert not any("passed_over" in row for row in shapes(task=task).rows("train"))
+
+
 def test_scenes_depend_on_seed_and_index_only() -> None:
     first = samples(shapes(count=5), "test")
     assert first == samples(shapes(count=5), "test")
@@ -139,3 +150,19 @@ def test_wrong_options_of_shapes_are_refused() -> None:
     for options in ({"size": 85}, {"count": 0}, {"task": "guessing"}, {"colour": "red"}):
         with pytest.raises(UserError, match="card 'shapes'"):
             shapes(**options)
+
+
+def test_a_caption_names_every_shape_from_the_left_with_its_place() -> None:
+    counts = set()
+    for sample in samples(shapes(task="describing", count=40), "train"):
+        boxes = sorted(sample.meta["boxes"], key=lambda box: (box.x1, box.y1))
+        counts.add(len(boxes))
+        assert sample.truth.text is not None and sample.demo is not None
+        (caption,) = sample.truth.text
+        assert sample.demo.text == caption
+        for part, box in zip(caption.split(", "), boxes, strict=True):
+            row = ("top", "", "bottom")[min(2, int(3 * (box.y1 + box.y2) / 2))]
+            column = ("left", "", "right")[min(2, int(3 * (box.x1 + box.x2) / 2))]
+            place = " ".join(filter(None, (row, column))) or "center"
+            assert part == f"a {box.label} at the {place}"
+    assert counts == {1, 2, 3}

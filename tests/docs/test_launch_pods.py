@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from helpers.launch_recipes import RECIPES, ROOT, launched, run, stand_ins, stop_wait, submitted
+from vlmrl.features.check.doctor_bench import TESTED
 from vlmrl.features.launch.graders import RESOURCE
 
 if sys.version_info >= (3, 11):
@@ -27,6 +28,7 @@ else:
     import tomli as tomllib
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MODULE = PROJECT["name"].replace("-", "_")
 
 RAY_JOB = yaml.safe_load((RECIPES / "kuberay.yaml").read_text())
 CLUSTER = RAY_JOB["spec"]["rayClusterSpec"]
@@ -141,21 +143,31 @@ def test_skypilot_has_the_keys_of_a_task() -> None:
 
 
 def installed(text: str) -> Iterator[Requirement]:
-    """What the lines `pip install` of a file ask for; `.` is vlmrl."""
+    """What the lines `pip install` of a file ask for; `.` and our wheel are vlmrl."""
     for line in re.findall(r"pip install (.*)", text):
         for word in shlex.split(line):
             if not word.startswith("-"):
-                yield Requirement(re.sub(r"^\.", "vlmrl", word))
+                yield Requirement(re.sub(r"^\.(/\S+\.whl)?", "vlmrl", word))
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "skypilot.yaml"])
 def test_what_is_installed_is_what_the_project_allows(name: str) -> None:
     asked = {found.name: found for found in installed((RECIPES / name).read_text())}
-    assert asked.keys() == {"vlmrl", "transformers", "ray"}
+    assert asked.keys() == {"vlmrl", "ray"}
     assert asked["vlmrl"].extras <= PROJECT["optional-dependencies"].keys()
     assert {"ray", "vllm"} <= asked["vlmrl"].extras
-    tested = re.findall(r"^TESTED := '(.*)'", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert [str(asked["transformers"])] == tested
+    wheels = re.findall(r"(\S+\.whl)", (RECIPES / name).read_text())
+    assert set(wheels) <= {f"'./{MODULE}-{PROJECT['version']}-py3-none-any.whl"}
+
+
+@pytest.mark.parametrize("name", ["transformers", "vllm"])
+def test_the_project_allows_the_versions_that_the_doctor_calls_tested(name: str) -> None:
+    stated = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["vllm"]]
+    (allowed,) = [asked.specifier for asked in map(Requirement, stated) if asked.name == name]
+    first, last = (Version(version) for version in TESTED[name])
+    before, after = (f"{v.major}.{v.minor + step}.9" for v, step in ((first, -1), (last, 1)))
+    assert allowed.contains(f"{first}.9") and allowed.contains(f"{last}.9")
+    assert not allowed.contains(before) and not allowed.contains(after)
 
 
 def test_versions_are_the_projects() -> None:
@@ -188,8 +200,9 @@ def test_the_image_has_all_files_of_the_package(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    rooms = ["vlmrl", "rewards", "datasets", "benchmarks", "configs"]
     tracked = subprocess.run(
-        ["git", "ls-files", "vlmrl", "rewards", "datasets", "benchmarks", "configs"],
+        ["git", "ls-files", *rooms, "tests/contracts", "tests/helpers"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from vlmrl import plugins
+from vlmrl.schema import Box, Frame
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,12 +35,15 @@ KIND_OF |= {
     "strategies": "strategy",
     "tools": "tool",
     "environments": "environment",
+    "benchmarks": "benchmark",
 }
 
 
-def example(page: str, folder: Path) -> tuple[str, Any]:
+def example(page: str, folder: Path, titled: str = "") -> tuple[str, Any]:
     """Write the file of a page, and return its name as a config does, and the part."""
-    ((title, text),) = [b for b in blocks(ROOT / "docs" / page, "python") if b[0]]
+    ((title, text),) = [
+        b for b in blocks(ROOT / "docs" / page, "python") if b[0] and titled in b[0]
+    ]
     file = folder / Path(title).name
     file.write_text(text)
     kind = KIND_OF[Path(title).parent.name]
@@ -56,15 +61,43 @@ def run_examples(part: Any) -> int:
     return sum(result.attempted for result in results)
 
 
+FAMILY = """
+from dataclasses import dataclass
+
+from vlmrl.parts.families.idefics3 import Idefics3
+
+
+@dataclass(frozen=True)
+class EarlyIdefics(Idefics3):
+    \"\"\"Idefics3 by a name that is asked before the shipped one.\"\"\"
+"""
+
+
 @pytest.mark.slow
-def test_the_parts_of_the_guides_pass_their_contract_tests(tmp_path: Path) -> None:
-    guides = ("verifier", "layout", "engine", "algorithm", "tracker", "sampler", "strategy", "tool")
-    guides = (*guides, "environment")
-    names = [example(f"extend/{guide}.md", tmp_path)[0] for guide in guides]
-    parts = [argument for name in names for argument in ("--part", name)]
-    command = [sys.executable, "-m", "pytest", "-q", "tests/contracts", *parts]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout[-3000:]
+def test_thirteen_kinds_of_an_installed_package_pass_their_contracts_by_one_command(
+    tmp_path: Path,
+) -> None:
+    files = {"early_idefics": ("family", FAMILY)}
+    for guide in sorted(KIND_OF.values()):
+        titled = [b for b in blocks(ROOT / f"docs/extend/{guide}.md", "python") if b[0]]
+        files.update({Path(title).stem: (guide, text) for title, text in titled})
+    info = tmp_path / "guides-1.0.dist-info"
+    for folder in (info, tmp_path / "guides"):
+        folder.mkdir()
+    for name, (_, text) in files.items():
+        (tmp_path / "guides" / f"{name}.py").write_text(text)
+    entries = [
+        f"{kind}.{name} = guides.{name}:{plugins.class_name(name)}"
+        for name, (kind, _) in files.items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(["[vlmrl.parts]", *entries]))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: guides\nVersion: 1.0\n")
+    assert len(files) == 13
+    command = [sys.executable, "-m", "vlmrl", "test-part", *files]
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    environment = {**os.environ, "PYTHONPATH": path}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-1000:]
 
 
 def test_the_verifier_of_the_guide_scores_and_withstands_attacks(tmp_path: Path) -> None:
@@ -78,12 +111,19 @@ def test_the_verifier_of_the_guide_scores_and_withstands_attacks(tmp_path: Path)
     assert verify(RewardConfig(verifier=name)).findings == ()
 
 
-def test_the_function_of_the_guide_withstands_attacks(tmp_path: Path) -> None:
+def test_the_functions_of_the_guide_withstand_attacks(tmp_path: Path) -> None:
     from vlmrl.config import RewardConfig
     from vlmrl.features.verify.attack_bench import verify
 
-    name, score = example("rewards/your_own.md", tmp_path)
+    name, score = example("rewards/your_own.md", tmp_path, "near.py")
     assert score("4", types.SimpleNamespace(number=5)) == 0.5
+    assert not verify(RewardConfig(verifier=name)).findings
+    name, score = example("rewards/your_own.md", tmp_path, "tight.py")
+    truth = types.SimpleNamespace(boxes=[Box(0.0, 0.0, 0.5, 0.5)])
+    seen = types.SimpleNamespace(frame=Frame(100, 100))
+    answers = ("[0, 0, 50, 40]", "[0, 0, 20, 20]", "[0, 0, 50, 50], [1, 1, 9, 9]")
+    paid = [score(answer, truth, seen) for answer in answers]
+    assert paid == pytest.approx([0.8, 0.0, 0.0])
     assert not verify(RewardConfig(verifier=name)).findings
 
 

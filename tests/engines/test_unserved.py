@@ -12,7 +12,7 @@ from vlmrl.errors import UserError
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
 def test_aya_vision_through_vllm_is_refused_with_the_reason(engine: str) -> None:
     built = plugins.build("engine", engine, {})
-    with pytest.raises(UserError, match=r"Cohere2 .* use engine: hf"):
+    with pytest.raises(UserError, match=r"no Aya Vision since 0\.24.* use engine: hf"):
         built.check(policy("aya_vision"))
 
 
@@ -21,3 +21,33 @@ def test_more_videos_than_vllm_takes_of_a_family_are_refused(engine: str) -> Non
     built = plugins.build("engine", engine, {"max_videos": 2})
     with pytest.raises(UserError, match=r"vLLM takes at most 1 video of a prompt .* got 2"):
         built.check(policy("glm4v_moe"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_states_are_served_on_a_cpu_in_bfloat16_alone(engine: str) -> None:
+    made = policy("qwen3_5")
+    if made.device.type != "cpu":
+        pytest.skip("a GPU serves them in any dtype")
+    with pytest.raises(UserError, match=r"option dtype: .* in bfloat16 alone, got float32"):
+        plugins.build("engine", engine, {}).check(made)
+    plugins.build("engine", engine, {"dtype": "bfloat16"}).check(made)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+def test_what_vllm_cannot_do_on_a_cpu_is_refused_before_it_starts(engine: str) -> None:
+    made = policy(dtype="bfloat16")
+    if made.device.type != "cpu":
+        pytest.skip("a GPU does it")
+    with pytest.raises(UserError, match=r"option quantization: vLLM has fp8 on GPUs only"):
+        plugins.build("engine", engine, {"quantization": "fp8"}).check(made)
+    guesses = {"speculative_tokens": 4, "dtype": "bfloat16"}
+    with pytest.raises(UserError, match=r"expected 0 with gated delta-nets on a CPU.* got 4"):
+        plugins.build("engine", engine, guesses).check(policy("qwen3_5"))
+
+
+def test_guesses_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UserError, match=r"1 <= ngram_min <= ngram_max, got 4, 3 and 2"):
+        plugins.build("engine", "vllm", {"speculative_tokens": 4, "ngram_min": 3, "ngram_max": 2})
+    made = policy("qwen3_vl_moe", router_replay=True)
+    with pytest.raises(UserError, match=r"expected 0 with model\.router_replay, got 4"):
+        plugins.build("engine", "vllm", {"speculative_tokens": 4}).check(made)

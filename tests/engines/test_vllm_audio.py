@@ -36,13 +36,18 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
     engine.close()
 
 
-@pytest.mark.parametrize("lora", [None, "merged", "adapter"])
-def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lora):
+OMNI = [("qwen2_5_omni", None), ("qwen2_5_omni", "merged"), ("qwen2_5_omni", "adapter")]
+OMNI += [("qwen3_omni_moe", None), ("qwen3_omni_moe", "merged")]
+
+
+@pytest.mark.parametrize(("name", "lora"), OMNI)
+def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(name, lora):
     towers = {"adapter": ["language"], "merged": ["language", "audio", "vision"]}
     adapted = {"lora": LoraConfig(rank=4, alpha=8, towers=towers[lora])} if lora else {}
-    made = policy("qwen2_5_omni", **adapted)
+    made = policy(name, **adapted)
     engine = engine_for(made, **({"lora": lora} if lora else {}))
-    sights = [image((84, 56)), audio(0.5), audio(4.1), image((56, 84))]
+    # The second has no whole number of frames.
+    sights = [image((84, 56)), audio(1.2345), audio(4.1), image((56, 84))]
     prompts = [ask(made, *sights[:n]) for n in range(5)]
     assert measure_parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids
     change(made)
@@ -54,6 +59,10 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(lor
     engine.close()
 
 
-def test_clips_of_omni_are_refused_with_the_reason():
-    with pytest.raises(UserError, match=r"max_videos: vLLM lays out videos.*use engine: hf"):
-        engine_for(policy("qwen2_5_omni"), max_videos=1)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("qwen2_5_omni", "vLLM lays out videos"), ("qwen3_omni_moe", "vLLM rounds the positions")],
+)
+def test_clips_of_omni_are_refused_with_the_reason(name, reason):
+    with pytest.raises(UserError, match=rf"max_videos: {reason}.*use engine: hf"):
+        engine_for(policy(name), max_videos=1)

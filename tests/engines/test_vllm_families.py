@@ -12,6 +12,7 @@ from helpers.vllm_engine import change, engine_for
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 
+from vlmrl import plugins
 from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
@@ -22,20 +23,28 @@ from vlmrl.policy.policy import Policy
 CAUSAL_ON_CPU = ("gemma3",)
 """vLLM's attention for the CPU leaves out that the tokens of an image see each other both ways."""
 
-OTHER_PROCESS = ("aya_vision",)
-"""vLLM 0.32 runs Cohere2 by patching the class of transformers, which breaks the policy next to it."""
+UNSERVED = [name for name in IMAGE_FAMILIES if plugins.load("family", name).unserved]
+
+BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe")
+"""vLLM 0.32 computes gated delta-nets on a CPU in bfloat16 alone."""
+TEXT_FIELDS = {"gemma4": {"hidden_size_per_layer_input": 0}}
+"""In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""
+ROUNDING = {"gemma4": 1e-4}
+"""Its attention is not scaled, so that rounding weighs more."""
 
 
-def tied_policy(name):
-    config = model_config(name)
-    text = {**config.build.text, "tie_word_embeddings": True}
+def tied_policy(name, **fields):
+    config = model_config(name, **fields)
+    text = {**config.build.text, **TEXT_FIELDS.get(name, {}), "tie_word_embeddings": True}
     config = config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
     made = Policy(*load_model(config, CORPUS, seed=0), config)
     made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
     return made
 
 
-@pytest.mark.parametrize("name", sorted({*IMAGE_FAMILIES} - {*FAMILIES, *OTHER_PROCESS}))
+@pytest.mark.parametrize(
+    "name", sorted({*IMAGE_FAMILIES} - {*FAMILIES, *UNSERVED, *BFLOAT16_ON_CPU})
+)
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)
     engine = engine_for(made)
@@ -48,9 +57,27 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
             )
     else:
         prompts += [*mix_images(made), *make_probe_prompts(made)]
-    assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    close = ROUNDING.get(name, 1e-5)
+    assert measure_parity(engine, made, prompts).max_abs < close
     change(made)
     assert measure_parity(engine, made, prompts).max_abs > 1e-2  # the engine does not know yet
     engine.sync(made)
-    assert measure_parity(engine, made, prompts).max_abs < 1e-5
+    assert measure_parity(engine, made, prompts).max_abs < close
     engine.close()
+
+
+def test_in_bfloat16_log_probs_after_states_are_the_trainers_up_to_rounding():
+    """Heads of delta-nets are as wide as published ones: on a CPU vLLM takes no others."""
+    config = model_config("qwen3_5", dtype="bfloat16")
+    text = {**config.build.text, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
+    config = config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
+    made = Policy(*load_model(config, CORPUS, seed=0), config)
+    engine = engine_for(made)
+    prompts = [ask_about_images(made, text="red " * 60), *mix_images(made)]
+    before = measure_parity(engine, made, prompts)
+    change(made)
+    stale = measure_parity(engine, made, prompts)
+    engine.sync(made)
+    after = measure_parity(engine, made, prompts)
+    engine.close()
+    assert max(before.mean_abs, after.mean_abs) < 0.02 < stale.mean_abs, (before, stale, after)

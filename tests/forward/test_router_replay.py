@@ -21,7 +21,7 @@ from vlmrl.forward.packing import rows_of
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import Experts, MicroBatch, Rollouts
 
-FAMILIES = ("qwen3_vl_moe", "glm4v_moe")
+FAMILIES = ("qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe", "qwen3_omni_moe")
 UNKNOWN = 255
 
 
@@ -98,6 +98,8 @@ def slow_block(block: torch.nn.Module, chosen: np.ndarray):
                 y = y + odds[e] / total * (block.experts.down_proj[e] @ (F.silu(gate) * up))
             if hasattr(block, "shared_experts"):
                 y = y * block.gate.routed_scaling_factor + block.shared_experts(x)
+            if hasattr(block, "shared_expert"):
+                y = y + block.shared_expert_gate(x).sigmoid() * block.shared_expert(x)
             out.append(y)
         return torch.stack(out)[None]
 
@@ -156,7 +158,7 @@ def test_gradients_of_all_forwards_agree_and_reach_the_router(made: Policy) -> N
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_checkpointed_layers_choose_again_what_they_chose(made: Policy, shared: bool) -> None:
-    name = made.base.config.model_type
+    name = made.config.build.family
     other = policy(name, router_replay=True, gradient_checkpointing=True)
     micro = planted(made, micro_of(made))
     expected, found = numbers(made, micro, shared), numbers(other, micro, shared)

@@ -128,3 +128,42 @@ class RunningRewarded(RunningCopy):
                 time.sleep(0.01)
 
         return super()._generate(batch, sampling, finished and and_wait, chance)
+
+
+@dataclass(frozen=True)
+class StragglerEngine(CopyEngine):
+    """Writes the completions of sample `slow` over `late` updates: their first two tokens are by the version
+    at which they began, as far as `versions` say, the others by the one that is there when they end."""
+
+    slow: str = ""
+    late: int = 0
+
+    def start(self, policy: Any) -> RunningCopy:
+        return RunningStraggler(self, policy)
+
+
+class RunningStraggler(RunningCopy):
+    def _generate(self, batch: Any, sampling: Any, finished: Any, chance: Any) -> Rollouts:
+        ids = [prompt.sample.id for prompt in batch.prompts]
+        numbers = [n for n, name in enumerate(ids) if name != self.options.slow]
+        groups = {}
+        for number in [*numbers, *(n for n in range(len(ids)) if n not in numbers)]:
+            began = self._policy.version
+            while number not in numbers and self._policy.version < began + self.options.late:
+                if self._ended:
+                    raise UserError("generation was aborted")
+                time.sleep(0.005)
+            one = replace(sampling, seed=seed_of(sampling.seed, number))
+            part = super()._generate(batch.part([number]), one, None, chance)
+            (group,) = part.completions
+            if number not in numbers and self.options.late:
+                group = tuple(replace(c, versions=_halves(began, c)) for c in group)
+            groups[number] = group
+            finished(number, group)
+        return Rollouts(batch, tuple(groups[n] for n in range(len(ids))))
+
+
+def _halves(began: int, completion: Any) -> tuple[tuple[int, int], ...]:
+    ((version, length),) = completion.versions
+    runs = ((began, min(2, length)), (version, length - min(2, length)))
+    return tuple(run for run in runs if run[1])

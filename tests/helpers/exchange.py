@@ -44,6 +44,13 @@ CASES: dict[str, list[str]] = {
     "batch-wide": [*FEW, BATCH],
     "reads tokens": [*FEW, REWARDS, "algorithm=t_spmo"],
     "hints": [*FEW, REWARDS, "strategies=[{name: hints, options: {column: boxes, failed_at: 2}}]"],
+    "variants": [
+        *FEW,
+        REWARDS,
+        "strategies=[{name: question_variants, options: {column: boxes}}]",
+        "algorithm=share_grpo",
+    ],
+    "masked": [*FEW, REWARDS, "strategies=[masked_tags, rank_sampling]"],
     "critiques": [*FEW, REWARDS, "strategies=[critiques]"],
     "captions": [*FEW, *WITNESSES, "strategies=[caption_sufficiency]"],
     "blind": [*FEW, *WITNESSES, "strategies=[blind_penalty]"],

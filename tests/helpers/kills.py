@@ -124,7 +124,14 @@ def turns_config(folder: Path) -> Any:
     return _short_config(folder, TURNS)
 
 
+def whisper_config(folder: Path) -> Any:
+    """The shipped run with Whisper's frozen ears, its checkpoints closer together."""
+    often = ["run.threads=1", "run.save_every=5", "run.report=false", "tracking.tensorboard=false"]
+    return load("whisper_digits", [f"run.dir={folder}", "resume=auto", *often])
+
+
 CONFIGS = {
+    "whisper": whisper_config,
     "full": full_config,
     "curriculum": curriculum_config,
     "self_play": self_play_config,
@@ -190,6 +197,21 @@ def _kill_forks(folder: Path, kills: int, seed: int, kind: str) -> int:
             shutil.rmtree(folder.with_name(f"{folder.name}.done"), ignore_errors=True)
             folder.rename(folder.with_name(f"{folder.name}.done"))
     return hits
+
+
+def kill_behind(folder: Path, kind: str, file: str, lines: int) -> None:
+    """Begin or go on with a run in a process of its own; kill it once its file has that many lines."""
+    code = "import sys; from pathlib import Path; from helpers.kills import train_fully\n"
+    code += "train_fully(Path(sys.argv[1]), sys.argv[2])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    path = folder / file
+    with subprocess.Popen([sys.executable, "-c", code, folder, kind], env=environment) as process:
+        while process.poll() is None and not (
+            path.exists() and path.read_bytes().count(b"\n") >= lines
+        ):
+            time.sleep(0.02)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL, process.returncode
 
 
 def _train_and_end(folder: Path, kind: str) -> None:

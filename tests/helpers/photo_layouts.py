@@ -11,7 +11,7 @@ from typing import Any
 
 from helpers.example_data import EXAMPLE_DATA
 
-COUNT = 4
+COUNT = 12
 QUESTION = "Where is the cell?"
 VOC = (
     "<annotation><filename>{name}</filename><size><width>640</width><height>480</height></size><object>"

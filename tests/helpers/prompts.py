@@ -73,9 +73,9 @@ def logits(model, prompts, rows=None):
     rows = range(len(prompts)) if rows is None else rows
     encoded = [p.encoded for p in prompts]
     longest = max(len(encoded[r].ids) for r in rows)
-    axes = len(encoded[0].position_ids)
+    some = encoded[0].position_ids
     ids = torch.full((len(rows), longest), model.processor.tokenizer.pad_token_id)
-    mask, positions = torch.zeros_like(ids), torch.zeros(axes, *ids.shape, dtype=torch.long)
+    mask, positions = torch.zeros_like(ids), some.new_zeros(len(some), *ids.shape)
     for row, r in enumerate(rows):
         n = len(encoded[r].ids)
         ids[row, -n:], mask[row, -n:] = torch.tensor(encoded[r].ids), 1

@@ -18,6 +18,8 @@ from PIL import Image
 TEMPLATES = {
     "qwen3_vl": "qwen3_vl",
     "qwen3_vl_moe": "qwen3_vl",
+    "qwen3_5": "qwen3_5_nothink",
+    "qwen3_5_moe": "qwen3_5_think",
     "qwen2_5_vl": "qwen2_5_vl",
     "qwen2_vl": "qwen2_5_vl",
     "gemma3": "gemma3",

@@ -76,6 +76,9 @@ CASES = {
     "several updates, a reference, entropy": Case(kl=0.1, entropy=0.1, updates=2),
     "shared forward": Case(shared="on", entropy=0.1),
     "adapter": Case(model={"lora": LoraConfig(rank=4, towers=["vision", "language"])}, kl=0.1),
+    "DoRA": Case(
+        model={"lora": LoraConfig(rank=4, dora=True, rslora=True)}, homes=(0, 0, 1, 0), kl=0.1
+    ),
     "checkpointing": Case(model={"gradient_checkpointing": True}, shared="on"),
     "bfloat16": Case(model={"dtype": "bfloat16", "freeze": ["vision"]}),
     "another family": Case(model={"family": "internvl"}, homes=(0, 0, 1, 0), micro_tokens=1),
@@ -84,6 +87,12 @@ CASES = {
     ),
     "all media frozen, one rank sees text only": Case(
         model={"lora": LoraConfig(rank=4, towers=["language"])},
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+        kl=0.1,
+    ),
+    "a projector beside an adapter, one rank sees text only": Case(
+        model={"lora": LoraConfig(rank=4, full=["projector"])},
         homes=(0, 0, 1, 0),
         micro_tokens=1,
         kl=0.1,
@@ -109,6 +118,15 @@ CASES = {
     "experts beside shared ones": Case(
         model={"family": "glm4v_moe"}, homes=(0, 0, 1, 0), micro_tokens=1
     ),
+    "states handed on": Case(
+        model={"family": "qwen3_5", "gradient_checkpointing": True},
+        homes=(0, 0, 1, 0),
+        micro_tokens=1,
+        shared="on",
+    ),
+    "states beside experts": Case(
+        model={"family": "qwen3_5_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1
+    ),
     "experts of the engine": Case(
         model={"family": "qwen3_vl_moe", "router_replay": True, "gradient_checkpointing": True},
         homes=(1, 1, 1, 1),
@@ -123,6 +141,8 @@ CASES = {
 READ: dict[str, tuple[str, dict[str, Any]]] = {
     "whole": ("qwen2_5_vl", {}),
     "adapter": ("qwen2_5_vl", CASES["adapter"].model),
+    "projector beside an adapter": ("qwen2_5_vl", {"lora": LoraConfig(rank=4, full=["projector"])}),
+    "DoRA": ("qwen2_5_vl", CASES["DoRA"].model),
     "experts": ("qwen3_vl_moe", {}),
 }
 """What is read from files in bfloat16: the family, and how it is trained."""

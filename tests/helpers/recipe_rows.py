@@ -57,7 +57,7 @@ VALUES: dict[str, Any] = {
     ],
 }
 """Our key of a table -> what stands in its column."""
-_KIND = re.compile(r"problem_type == '([^']*)'")
+_KIND = re.compile(r"(problem_type|dataset) == '([^']*)'")
 SOLUTIONS = {
     "box_iou": "[10, 10, 40, 40]",
     "detection": '[{"bbox_2d": [10, 10, 40, 40], "label": "dog"}]',
@@ -67,6 +67,8 @@ SOLUTIONS = {
 """First verifier -> what a published layout states as the solution; else a number."""
 
 
+OF_ROWS = {"hints": "hint", "question_variants": "new_questions"}
+"""Strategy -> the column that it reads by default."""
 KINDS = (
     "multiple choice",
     "numerical",
@@ -146,8 +148,8 @@ def _columns(config: Config) -> Iterator[str]:
         for key in ("difficulty", "column"):
             if key in part.options:
                 yield part.options[key]
-        if part.name == "hints" and "column" not in part.options:
-            yield "hint"
+        if part.name in OF_ROWS and "column" not in part.options:
+            yield OF_ROWS[part.name]
 
 
 def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def _row(source: SourceConfig, config: Config, number: int) -> dict[str, Any]:
         alone = config.model_copy(
             update={"data": config.data.model_copy(update={"train": [source]})}
         )
-        return {**_row(source, alone, number), "problem_type": kind[1]}
+        return {**_row(source, alone, number), kind[1]: kind[2]}
     if source.card == "table":
         values = {**VALUES, "id": str(number), "image": shown}
         columns = source.options["columns"]

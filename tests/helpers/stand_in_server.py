@@ -1,7 +1,8 @@
 """A process that speaks the protocol of `vlmrl.engines.serve` without vLLM: run as a script.
 
 It takes weights by tcp as a server does, and writes tokens that depend on the seed alone. Each request for
-completions adds a line to the file named by `--record`: port, version of the weights, seed.
+completions adds a line to the file named by `--record`: port, version of the weights, seed. With `--hold` the
+first one is answered when that file is there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SECONDS = 0.05
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--record", type=Path)
+parser.add_argument("--hold", type=Path)
 parser.add_argument("--host")
 parser.add_argument("--port", type=int)
 parser.add_argument("--model", type=Path)
@@ -58,6 +60,7 @@ class StandIn:
         self.arguments = arguments
         self.version = "none"
         self.lock = threading.Lock()
+        self.held = arguments.hold
 
     def answer(self, path: str, body: Any) -> Any:
         """What is sent back, as JSON."""
@@ -82,6 +85,9 @@ class StandIn:
             "max_model_len": self.arguments.max_model_len,
             "logprobs_mode": "raw_logprobs",
             "transfer": self.arguments.weight_transfer_config["backend"],
+            "quantization": None,
+            "kv_cache_dtype": "auto",
+            "speculative_tokens": 0,
         }
 
     def receive(self, update: dict[str, Any]) -> None:
@@ -95,15 +101,24 @@ class StandIn:
         fields = body["sampling_params"]
         with self.lock, self.arguments.record.open("a") as record:
             record.write(f"{self.arguments.port} {self.version} {fields['seed']}\n")
+        began = self.version
+        with self.lock:
+            held, self.held = self.held, None
+        while held is not None and not held.exists():
+            time.sleep(SECONDS)
         time.sleep(SECONDS)
         banned = {*map(int, fields["logit_bias"]), *fields["stop_token_ids"]}
         length = fields["max_tokens"]
+        runs = [(began, 0, 1), (self.version, 1, length)]
+        if began == self.version:
+            runs = [(began, 0, length)]
+        spans = [{"version": v, "start": start, "end": end} for v, start, end in runs]
         choices = [
             {
                 "token_ids": written(fields["seed"], number, length, banned),
                 "logprobs": {"content": [{"logprob": -1.0}] * length},
                 "finish_reason": "length",
-                "weight_versions": [{"version": self.version, "start": 0, "end": length}],
+                "weight_versions": spans,
             }
             for number in range(fields["n"])
         ]

@@ -84,6 +84,19 @@ def test_a_fault_becomes_none_and_curves_are_logged(mine: str) -> None:
     assert seen == {"vlmrl/moody": 0.75, "vlmrl/masked": pytest.approx(1 / 3)}
 
 
+def test_a_verifier_that_scores_nothing_at_first_stops_the_trainer_with_its_reason(
+    mine: str,
+) -> None:
+    reward = reward_function(f"{mine}:moody", template="none")
+    truths = {"truth": [{"number": 1}] * 2}
+    with pytest.raises(
+        UserError, match=r"none of 2 completions .* 2 of them: moody: ValueError: no idea"
+    ):
+        reward(["?"] * 2, ["bad", "bad"], **truths)
+    assert reward(["?"] * 2, ["0.5", "bad"], **truths) == [0.5, None]
+    assert reward(["?"] * 2, ["bad", "bad"], **truths) == [None, None]
+
+
 def test_schedules_follow_the_foreign_trainers_steps(mine: str) -> None:
     step = {"factor": {"schedule": [[0, 0.1], [0.5, 0.9]]}}
     reward = reward_function(RewardConfig(verifier=f"{mine}:scaled", options=step), template="none")

@@ -255,7 +255,7 @@ WHERE = """
 import os
 from pathlib import Path
 
-def where(answer, completion):
+def where(completion):
     with Path(__file__).with_name("where").open("a") as file:
         file.write(os.environ.get("RAY_RAYLET_PID", "here") + "\\n")
     return len(completion.text) / 100

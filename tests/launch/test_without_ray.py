@@ -53,7 +53,7 @@ def test_launch_without_ray_names_the_extra(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    expected = "error: the package 'ray' is not installed: pip install 'vlmrl[ray]'\n"
+    expected = "error: the package 'ray' is not installed: pip install 'vlmrl-perception[ray]'\n"
     assert (ran.returncode, ran.stderr) == (2, expected)
     assert list(tmp_path.iterdir()) == []
 

@@ -71,6 +71,7 @@ def processed(made, messages, media, tools):
     )
     # LLaVA's template writes one separator in a prompt's end, another one before what was said.
     text = text.replace("<|im_start|>assistant ", "<|im_start|>assistant\n")
+    text = text.removesuffix("<think>\n")  # the completion's, of a template with tags
     key = "images"
     if own_kind(made) == "audio":
         key, media = "audio", [medium.samples for medium in media]
@@ -91,16 +92,29 @@ def test_a_rollouts_ids_are_the_templates_rendering_of_the_whole(model):
             "content": [{"type": own_kind(model)}, {"type": "text", "text": "What is written?"}],
         },
     ]
+    # Qwen3.5's template writes a thought in what was said, and opens it in a prompt: here the policy does.
+    thinks = ask(model, template="none").text.endswith("<think>\n")
     for number, parts in enumerate(shown):
-        text = f"Look {number}.\n{CALL}"
+        thought = "<think>\nIt is small.\n</think>\n\n" if thinks else ""
+        text = f"{thought}Look {number}.\n{CALL}"
         # Idefics' template writes a space before what was said, and none at the end of a prompt.
         space = " " if trail.prompt.text.endswith("Assistant:") else ""
         trail = observe(model, trail, space + text, parts)
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": text}]})
+        said = [{"type": "text", "text": text}]
+        messages.append({"role": "assistant", "content": said})
         messages += reply_messages(model.family, model.processor, parts)
     media = [noise(model, number) for number in range(3)]
     whole = processed(model, messages, media, [schema()] if listed else None)
     assert list(trail.next_prompt().encoded.ids) == whole
+
+
+def test_a_thought_that_a_template_begins_is_left_to_a_completion_of_tags(model):
+    bare, laid_out = (ask(model, template=name).text for name in ("none", "think_answer"))
+    assert not laid_out.endswith("<think>\n")
+    assert bare.removesuffix("<think>\n") == laid_out
+    if bare != laid_out:
+        text = "<think>\nIt is small.\n</think>\n\n<answer>7</answer>"
+        assert templates.split(text, "think_answer").well_formed
 
 
 def test_tools_are_offered_once_and_observations_are_marked(model):

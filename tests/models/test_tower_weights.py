@@ -87,6 +87,31 @@ def test_a_vision_tower_sees_what_its_source_sees(tmp_path):
     assert tuple(processor.image_processor.image_mean) == (0.1, 0.2, 0.3)
 
 
+def test_dinov2_sees_in_an_internvl_tower_what_it_sees_itself(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    config = transformers.Dinov2Config(**sizes, mlp_ratio=3, image_size=98, patch_size=14)
+    theirs = transformers.Dinov2Model(config).eval()
+    with torch.no_grad():  # as trained: nothing is 0 or 1
+        for weight in theirs.parameters():
+            weight.copy_(torch.randn_like(weight) / 4)
+    theirs.save_pretrained(tmp_path)
+    mean = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(mean))
+    for side in (56, 84):
+        model, processor, _ = build(
+            "internvl", weights={"vision": str(tmp_path)}, vision={"image_size": side}
+        )
+        pixels = torch.randn(2, 3, side, side)
+        with torch.no_grad():
+            ours = model.model.vision_tower.eval()(pixels).last_hidden_state
+            assert torch.equal(ours, theirs(pixels).last_hidden_state)
+        assert model.config.image_seq_length == (side // 28) ** 2
+        assert tuple(processor.image_processor.image_std) == (0.4, 0.5, 0.6)
+    with pytest.raises(UserError, match=r"model.build.vision: llava_onevision has no field"):
+        build("llava_onevision", weights={"vision": str(tmp_path)})
+
+
 def test_what_does_not_fit_is_one_line_with_the_shapes(whisper, tmp_path):
     source = {"audio": str(whisper)}
     with pytest.raises(UserError, match=r"conv1.weight is \[32, 20, 3\] there and \[64, 20, 3\] h"):

@@ -15,6 +15,7 @@ SCRIPTS = Path(__file__).parents[2] / "performance"
 SMALL = {
     "rollout": "--prompts 2 --group 2 --tokens 4 --pixels 56 --rounds 1 --engines vllm file",
     "rollout_async": "--prompts 2 --group 2 --tokens 4 --steps 1 --blocks 1",
+    "rollout_streaming": "--prompts 2 --group 2 --median 4 --longest 8 --steps 1 --blocks 1",
 }
 
 

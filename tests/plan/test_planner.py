@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from helpers import planned_ranks, small
 from helpers.runs import torchrun
 from vlmrl.config import LoraConfig
 from vlmrl.engines.hf import Hf
-from vlmrl.features.plan.sketch import count_sync_bytes, sketch
+from vlmrl.features.plan.sketch import chunks_at_once, count_sync_bytes, sketch
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring.memory_forecast import Spread, forecast
 from vlmrl.policy.policy import Policy
@@ -29,6 +31,8 @@ LORA = LoraConfig(rank=4).model_dump()
         ("qwen2_5_vl", {"lora": LORA, "gradient_checkpointing": True}),
         ("qwen3_vl", {}),
         ("internvl", {}),
+        ("qwen3_5", {}),
+        ("qwen3_5", {"gradient_checkpointing": True}),
     ],
     ids=str,
 )
@@ -41,8 +45,38 @@ def test_a_sketch_is_forecast_as_the_model_that_it_is_of(family: str, model: Any
     prompts = [small.prompt(real, 2)]
     found, expected = (forecast(config, p, Hf(), prompts, kl=False) for p in (drawn, real))
     assert (found.capacity, found.accumulated) == (expected.capacity, expected.accumulated)
-    # Qwen3-VL's own mask of places is an index here, of 512 bytes.
-    assert found.parts == pytest.approx(expected.parts, abs=512 if family == "qwen3_vl" else 0)
+    # Qwen3-VL's own mask of places is an index here, of 512 bytes. Delta-nets of numbers keep up to 1.2 %
+    # more than those without, also where transformers' own loop runs; of which tensors was not found.
+    bound = {"qwen3_vl": {"abs": 512}, "qwen3_5": {"rel": 0.02}}.get(family, {"abs": 0})
+    assert found.parts == pytest.approx(expected.parts, **bound)
+
+
+@pytest.mark.parametrize(("tokens", "begun"), [(40, False), (64, True), (128, True), (200, False)])
+def test_chunks_at_once_keep_what_a_loop_over_them_keeps(tokens: int, begun: bool) -> None:
+    rule = modeling_qwen3_5.torch_chunk_gated_delta_rule
+    kept = []
+    for run in (rule, functools.partial(chunks_at_once, rule)):
+        heads = [torch.randn(3, tokens, count, 8, requires_grad=True) for count in (2, 2, 4)]
+        gates = [torch.randn(3, tokens, 4, requires_grad=True).sigmoid() for _ in range(2)]
+        state = torch.randn(3, 4, 8, 8, requires_grad=True) * 1 if begun else None
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out, last = run(
+                *heads,
+                g=-gates[0],
+                beta=gates[1],
+                initial_state=state,
+                output_final_state=True,
+                use_qk_l2norm_in_kernel=True,
+            )
+        kept.append((sum(sizes.values()), out.shape, last.shape))
+    assert kept[0] == kept[1]
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,9 @@ MODEL = ModelCounts(
     vision_trains=False,
     attention=0,
     num_layers=28,
-    kv_heads=4,
+    sequence_parts=(1, 2, 4),
     kv_bytes=57344,
+    state_bytes=0,
     sync_bytes=16 * B,
 )
 STEP = StepCounts(

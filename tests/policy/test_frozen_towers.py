@@ -115,7 +115,7 @@ def seen_and_heard(made):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [FROZEN, PROJECTS], ids=["frozen", "projects"])
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_omni"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_omni", "qwen3_omni_moe"])
 def test_videos_and_what_they_sound_like_are_kept_as_well(family, training, tmp_path):
     _, kept = stepped(tmp_path, family, training, keep=True, prompts=seen_and_heard)
     _, computed = stepped(tmp_path, family, training, keep=False, prompts=seen_and_heard)

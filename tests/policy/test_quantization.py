@@ -91,7 +91,9 @@ def test_eight_bits_resume_exactly(tmp_path):
 @pytest.mark.parametrize("name", ["adamw_8bit", "nf4"])
 def test_without_the_library_the_message_names_the_extra(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(UserError, match=rf"{name} needs bitsandbytes: pip install 'vlmrl\[bits"):
+    with pytest.raises(
+        UserError, match=rf"{name} needs bitsandbytes: pip install 'vlmrl-perception\[bits"
+    ):
         if name == "nf4":
             policy(lora=LORA, quantization="nf4")
         else:

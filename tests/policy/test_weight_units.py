@@ -56,7 +56,7 @@ def test_vllm_is_given_the_same_names_by_units_as_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe"]
+    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe", "qwen3_omni_moe"]
 )
 def test_weights_are_counted_without_being_made(name: str) -> None:
     made = policy(name)
@@ -101,7 +101,7 @@ def test_an_adapter_is_merged_as_peft_does_or_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe"]
+    "name", ["qwen2_5_vl", "gemma3", "qwen2_audio", "qwen3_vl_moe", "glm4v_moe", "qwen3_omni_moe"]
 )
 def test_a_model_written_in_parts_is_read_as_one(name: str, tmp_path: Path) -> None:
     made = policy(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from PIL import Image
 from helpers.report_page import Page, completion, config, row, verdict
 from vlmrl.features.report.curves import LARGE, draw
 from vlmrl.features.report.first_screen import RunFacts, describe, say_metric
-from vlmrl.features.report.growing import MAX_POINTS, Series
+from vlmrl.features.report.growing import MAX_POINTS, Series, StepLines
 from vlmrl.features.report.held_out import BEST_CONSTANT, CORRECTED, change, halves, levels
 from vlmrl.features.report.page import build_report
 from vlmrl.features.report.series import CurvePanel, is_quiet, with_words
@@ -179,6 +180,29 @@ def test_the_sentence_of_a_run_that_did_not_says_why_and_what_to_try() -> None:
     assert "the share of readable answers fell from 1.00 to 0.50" in found.facts
 
 
+def test_what_many_steps_complained_of_leads_before_the_length_of_a_run() -> None:
+    # Every other step has no readable answer, and the mean of the last ten has some.
+    lines = [
+        {
+            "step": s,
+            "reward/mean": 0.1,
+            "reward/std": 0.1,
+            "rollout/answered": 0.0 if s % 2 else 0.3,
+        }
+        for s in range(1, 21)
+    ]
+    evaluations = [evaluated(0, 0.3), evaluated(20, 0.3)]
+    tree = {"run": {"steps": 20}, "evaluation": {"metric": "box_iou"}}
+    found = describe(RunFacts.of(tree, StepLines(lines), ended=True, evaluations=evaluations))
+    assert found.advice[0].startswith(
+        "in 10 of 20 steps, the last of them: no readable answers: 0 % of completions"
+    )
+    assert not any("steps are few" in line for line in found.advice)
+    seldom = [{**line, "rollout/answered": 0.3 if line["step"] > 4 else 0.0} for line in lines]
+    found = describe(RunFacts.of(tree, StepLines(seldom), ended=True, evaluations=evaluations))
+    assert found.advice == ("20 steps are few: try more (run.steps)",)
+
+
 def test_a_reward_that_rises_alone_is_called_so() -> None:
     evaluations = [evaluated(0, 0.5), evaluated(90, 0.4)]
     lines = [[{"step": s, "reward/mean": v}] for s, v in ((1, 0.2), (90, 0.9))]
@@ -207,6 +231,34 @@ def test_levels_are_drawn_with_labels_that_do_not_overlap() -> None:
     heights = [label.at for _, label in drawing.levels]
     assert all(a - b >= 13 for a, b in pairwise(heights))
     assert LARGE.top <= drawing.levels[-1][0]  # the axis reaches up to the highest level
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "ends"),
+    [
+        ((0.0, 0.0), "", ("0", "1")),
+        ((1.0, 1.0), "", ("0", "1")),
+        ((0.0,), "share", ("0%", "100%")),
+        ((0.93, 1.0), "", ("0.92", "1")),
+    ],
+)
+def test_what_lies_between_0_and_1_is_drawn_between_0_and_1(
+    values: tuple[float, ...], unit: Any, ends: tuple[str, str]
+) -> None:
+    series = Series("x", tuple(range(len(values))), values)
+    ticks = draw(CurvePanel("", (series,), unit), {}).y_ticks
+    assert (ticks[0].label, ticks[-1].label) == ends
+
+
+def test_the_script_is_given_the_numbers_of_a_curve_and_the_axes_their_names() -> None:
+    series = Series("x", (0, 5), (0.123456789, None), (0.1, 0.0), (0.2, 1.0))
+    drawing = draw(CurvePanel("Held-out IoU", (series,), levels=(("b", 0.5), ("a", 0.25))), {})
+    assert drawing.hover["values"] == [[0.123457, None]]
+    assert drawing.hover["bounds"] == [[[0.1, 0.2], [0.0, 1.0]]]
+    assert drawing.hover["levels"] == [0.25, 0.5]
+    assert drawing.names == (("a", "0.25"), ("b", "0.5"))
+    assert (drawing.upright, drawing.hover["across"]) == ("Held-out IoU", "step")
+    assert draw(CurvePanel("Time", (series,), "s"), {}).upright == "seconds"
 
 
 def test_a_long_curve_is_drawn_at_some_of_its_steps_with_both_ends() -> None:
@@ -272,3 +324,38 @@ def test_the_page_begins_with_the_answer_and_eight_pairs(tmp_path: Path) -> None
         )
     ]
     assert order == sorted(order)
+
+
+def test_the_true_text_stands_above_the_answers_and_a_true_box_is_only_drawn(
+    tmp_path: Path,
+) -> None:
+    run_folder.write_config(tmp_path, config())
+    truths: list[dict[str, Any]] = [
+        {"text": ["7 <3"], "number": 7.0},
+        {"choice": "B", "text": None},
+        {"number": 12.0},
+        {"boxes": [{"box": [0.0, 0.0, 0.5, 0.5]}], "text": ["not shown"], "none": False},
+    ]
+    media = run_folder.media_folder(tmp_path)
+    media.mkdir(parents=True)
+    Image.new("RGB", (40, 40)).save(media / "red.png")
+    for step in (0, 50):
+        rows = [
+            row(
+                str(n),
+                [completion(0.5)],
+                truth=truth,
+                drawn="greedy",
+                main_medium=0,
+                question=f"Question {n}?",
+            )
+            for n, truth in enumerate(truths)
+        ]
+        result = {"metrics": {"reward": 0.5}, "intervals": {}, "pass_at_k": None}
+        run_folder.write_evaluation(tmp_path, step, result, rows)
+    text = build_report(tmp_path).read_text()
+    samples = text[text.index('class="samples"') : text.index('id="evaluation"')].split("<article")[
+        1:
+    ]
+    shown = [re.findall(r"true</span> (.*?)</p>", sample) for sample in samples]
+    assert shown == [["7 &lt;3"], ["B"], ["12"], []]

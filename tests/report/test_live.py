@@ -104,7 +104,11 @@ def test_a_run_is_followed_from_nothing_to_its_end(folder: Path) -> None:
         assert state["left_s"] == pytest.approx((state["planned"] - 2) * 4.0)
         assert state["memory_mb"] > 10
         assert dict(say_state(state))["running"] == f"2 of {state['planned']}"
-    assert not run.state()["running"]
+    state = run.state()
+    assert not state["running"] and not state["ended"]
+    assert say_state(state)[0][0] == "not running"
+    done = {**state, "steps": state["planned"], "ended": True}
+    assert say_state(done)[0] == ("finished", f"{state['planned']:,} of {state['planned']:,}")
 
 
 def test_every_image_of_a_part_is_in_it(folder: Path) -> None:

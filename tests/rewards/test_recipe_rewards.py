@@ -122,6 +122,23 @@ def test_visual_arft_pays_queries_by_cosine_and_answers_by_words(pay: Pay) -> No
     assert paid == near([2.0, 1 + 2 / 3, 1.0, 0.0, 0.0])
 
 
+def test_visual_arft_code_pays_faults_by_their_set_and_code_by_its_form(pay: Pay) -> None:
+    def tagged(name: str, *contents: str) -> list[str]:
+        return [f"{THOUGHT}<{name}>{content}</{name}>" for content in contents]
+
+    name = "recipes/visual_arft_code"
+    pay(name, [], source="problems")  # writes the rows
+    true = sorted(truth_of(name, "problems").labels)
+    texts = tagged("problem", "{" + ", ".join(map(repr, true)) + "}", true[0], "none")
+    texts += [*tagged("code", true[0]), true[0]]
+    paid = pay(name, texts, source="problems")
+    assert paid == near([2.0, 1.5 if len(true) > 1 else 2.0, 1.0, 0.0, 0.0])
+    code = "cv2.imwrite('out.jpg', cv2.rotate(cv2.imread('in.jpg'), cv2.ROTATE_180))"
+    texts = [*tagged("code", code), *tagged("problem", code), code]
+    assert pay(name, texts, source="code") == near([1.0, 0.0, 0.0])
+    assert pay(name, answered("7", "9"), source="answers") == near([2.0, 1.0, 0.0])
+
+
 def test_ixc_reward_maps_the_number_of_its_server(pay: Pay) -> None:
     def number(body: dict[str, Any]) -> Any:
         return {"score": 5.0 if "dog" in body["completion"] else -30}

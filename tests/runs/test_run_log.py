@@ -122,7 +122,9 @@ def test_a_missing_service_is_one_clear_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, service, None)  # Python's way to say "not installed"
     with (
-        pytest.raises(UserError, match=rf"tracking\.{service}: .*pip install 'vlmrl\[{service}\]'"),
+        pytest.raises(
+            UserError, match=rf"tracking\.{service}: .*pip install 'vlmrl-.*\[{service}\]'"
+        ),
         RunLog(config(**{service: {}}), tmp_path, total_steps=1),
     ):
         pass

@@ -45,7 +45,7 @@ def by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder_of_two(tmp_path_factory: pytest.TempPathFactory, by_one: Path) -> Path:
     """Where two ranks wrote what every case came to, and their checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one))
+    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one), timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -1,7 +1,8 @@
-"""Completions that a strategy asks for: what is asked, whose places they take, what is trained on."""
+"""Completions that a strategy asks for: what is asked, whose places they take or where they are added."""
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,21 +44,49 @@ def origins(rollouts: Rollouts) -> list[list[str]]:
     return [[c.origin for c in group] for group in rollouts.completions]
 
 
-def test_only_groups_that_failed_and_have_a_hint_are_asked_again(trainer: Trainer) -> None:
+def test_failed_groups_with_a_hint_get_further_completions_and_others_empty_places(
+    trainer: Trainer,
+) -> None:
     failed, partly = [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]
     before = batch(trainer, [failed, failed, partly], ["Look left.", "", "Look up."])
     rollouts, rewards = Hints(count=2).expand(*before, DRAW, trainer.run_parts)
-    assert origins(rollouts) == [["policy", "hint", "hint"], ["policy"] * 3, ["policy"] * 3]
-    assert rollouts.completions[1:] == before[0].completions[1:]
-    judged = trainer.scorer.judge(
-        [rollouts.completions[0]], [rollouts.batch.prompts[0].sample], whole=False
-    )
-    assert rewards.total[0].tolist() == pytest.approx(
-        [0.0, *(j.reward for j in judged[0][1:])], abs=1e-6
-    )
+    assert origins(rollouts) == [["policy"] * 3 + ["hint"] * 2] * 3
+    assert [group[:3] for group in rollouts.completions] == list(before[0].completions)
+    assert rewards.valid.tolist() == [
+        [True] * 5,
+        [True] * 3 + [False] * 2,
+        [True] * 3 + [False] * 2,
+    ]
+    assert torch.equal(rewards.total[:, :3], before[1].total)
+    assert not rewards.total[1:, 3:].any() and rewards.verdicts[1][3:] == ({}, {})
+    hinted = rollouts.completions[0][3:]
+    judged = trainer.scorer.judge([hinted], [rollouts.batch.prompts[0].sample], whole=False)
+    expected = [entry.reward for entry in judged[0]]
+    assert rewards.total[0, 3:].tolist() == pytest.approx(expected, abs=1e-6)
     assert "Look left." not in rollouts.batch.prompts[0].text  # trained on as if without
     found = Hints().metrics(rollouts, rewards)
     assert found["hints/share"] == pytest.approx(1 / 3)
+
+
+def test_a_group_that_grew_has_the_advantages_and_the_gradient_of_all_of_it(
+    tmp_path: Path,
+) -> None:
+    hinted = "strategies=[{name: hints, options: {column: boxes, failed_at: 0.9, count: 2}}]"
+    more = [hinted, "algorithm=guide_grpo", "engine=hf"]
+    with begin_training(ahead_config(tmp_path / "run", *more)) as trainer:
+        report = trainer.step()
+    rewards, advantages = report.rewards, report.advantages
+    assert report.rollouts.shape == (3, 5) and torch.equal(advantages.kept, rewards.valid)
+    sizes = rewards.valid.sum(-1).tolist()
+    assert set(sizes) <= {3, 5} and 5 in sizes, rewards.total
+    for p, size in enumerate(sizes):
+        paid = rewards.total[p, :size].tolist()
+        scale = statistics.stdev(paid) + 1e-4
+        expected = [(value - statistics.fmean(paid)) / scale for value in paid] + [0.0] * (5 - size)
+        assert advantages.values[p].tolist() == pytest.approx(expected, abs=1e-4)
+    own = rewards.total[:, :3]
+    assert report.metrics["reward/mean"] == pytest.approx(float(own.mean()), abs=1e-6)
+    assert report.metrics["rollout/masked"] == 0 and report.metrics["update/skipped"] == 0
 
 
 def test_a_prompt_with_a_hint_shows_it_once_and_keeps_its_media(trainer: Trainer) -> None:

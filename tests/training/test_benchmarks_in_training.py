@@ -51,7 +51,7 @@ def test_the_strict_scorer_is_the_reward(
         monkeypatch.setattr(
             evaluation, "evaluate", lambda *a, **k: kept.append(evaluate(*a, **k)) or kept[-1]
         )
-        trainer.run(Interrupt())
+        list(trainer.run(Interrupt()))
         sources = {source.name: source for source in trainer.benchmarks}
         assert sorted(sources) == ["ai2d", "chartqa"]
         assert [len(source.rows) for source in sources.values()] == [4, 2]
@@ -94,7 +94,7 @@ def test_the_best_checkpoint_is_by_a_benchmark(tmp_path: Path, data: Path) -> No
     settings = ahead_config(tmp_path / "run", metric, "run.steps=3", "run.keep_checkpoints=1")
     with begin_training(settings) as trainer:
         trainer.engine = Answering(trainer.engine, right_at=2)
-        trainer.run(Interrupt())
+        list(trainer.run(Interrupt()))
         assert trainer.best == 2
         values = [found["metrics"]["chartqa/official"] for found in trainer.evaluations.values()]
     assert values == [0, 0, 0.75, 0]

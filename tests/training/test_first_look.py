@@ -16,6 +16,7 @@ from vlmrl import config
 from vlmrl.assemble import first_look, lifecycle
 from vlmrl.assemble.sources import open_training
 from vlmrl.config import Config
+from vlmrl.data.source import open_held_out
 from vlmrl.errors import UserError
 
 SHORT = ["run.steps=1", "sft=null", "evaluation=null", "checks.media_ablation_every=0"]
@@ -58,6 +59,19 @@ def test_places_in_another_unit_than_the_stated_one_and_equal_ids_are_said(tmp_p
     assert places.startswith("these boxes look like 0..1, you said pixel")
     assert ids.startswith("30 rows have an id that is another row's too, the first is 'same'")
     assert "vlmrl data check" in places
+
+
+def test_rows_of_a_held_out_source_that_ask_the_same_are_said(tmp_path: Path) -> None:
+    assert [*first_look.repeats(open_held_out(settings(tmp_path, "evaluation={every: 1}")))] == []
+    source = boxes(tmp_path)
+    rows = (tmp_path / "rows.jsonl").read_text().splitlines(keepends=True)
+    again = [row.replace('"id": "row-', '"id": "other-') for row in rows[:4]]
+    (tmp_path / "rows.jsonl").write_text("".join(rows + again))
+    evaluated = source.replace("data.train=", "evaluation={sources: ").replace(
+        "name: mine,", "name: mine, split: train,"
+    )
+    (line,) = first_look.repeats(open_held_out(settings(tmp_path, evaluated + "}")))
+    assert line.startswith("held-out source 'mine': 4 of its 34 rows repeat an earlier one")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A run with all that has state, killed at random moments, ends as one that is not.
 
-That is an adapter, workers, rollouts ahead and bad rows; and a sampler that learns, stages and rehearsal.
+That is an adapter, workers, rollouts ahead and bad rows; a sampler that learns, stages and rehearsal; and
+the shipped run with Whisper's ears, in its cold start and after it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from helpers.kills import kill_repeatedly, train_fully
+from helpers.kills import kill_behind, kill_repeatedly, train_fully
 from helpers.runs import final_state, metric_lines
 
 TIMED = ("rollout/trainer_waiting", "rollout/generation_idle")
@@ -111,3 +112,22 @@ def test_rollouts_of_several_turns_killed_at_random_moments_end_with_the_same_by
             assert curves(found) == curves(whole)
             assert final_state(found) == final_state(whole)
             assert rows(found) == rows(whole)
+
+
+@pytest.mark.nightly
+def test_whisper_digits_killed_in_the_cold_start_and_in_grpo_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    train_fully(whole, "whisper")
+    kill_behind(folder, "whisper", "sft.jsonl", 12)
+    assert not (folder / "metrics.jsonl").exists()
+    kill_behind(folder, "whisper", "metrics.jsonl", 17)
+    assert (folder / "checkpoints/step-15").is_dir()
+    kill_behind(folder, "whisper", "metrics.jsonl", 38)
+    train_fully(folder, "whisper")
+    assert curves(folder) == curves(whole)
+    assert final_state(folder) == final_state(whole)
+    assert rows(folder) == rows(whole)
+    for name in ("sft.jsonl", "evals/step-0.json", "evals/step-30.json", "evals/step-60.json"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name

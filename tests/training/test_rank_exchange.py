@@ -17,10 +17,15 @@ from vlmrl.schema import Encoded, Frame, Media, Prompt, Sample, Truth, Turn
 PROMPTS, RANKS = 8, 2
 OF_ROLLOUTS = (
     *("reward/", "rollout/", "source/", "mode/", "hints/", "critiques/"),
-    *("caption_sufficiency/", "blind_penalty/"),
+    *("caption_sufficiency/", "blind_penalty/", "question_variants/", "masked_tags/"),
 )
-OF_UPDATES = ("rollout/entropy", "rollout/logprob_gap", "rollout/logprob_kl")
-"""Numbers of an update, which adds in another order; the last two are near 0 with an exact engine."""
+OF_UPDATES = (
+    "rollout/entropy",
+    "rollout/logprob_gap",
+    "rollout/logprob_kl",
+    "rollout/logprob_max_ratio",
+)
+"""Numbers of an update, which adds in another order; gap and divergence are near 0 with an exact engine."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +76,7 @@ def test_the_cases_are_what_they_are_called(by_two):
     main = by_two[0]
     assert any(counts["faults"] for counts in main["plain"]["counts"].values())
     assert main["hints"]["metrics"]["hints/share"] == 1
+    assert "question_variants/reward" in main["variants"]["metrics"]
     assert main["critiques"]["metrics"]["critiques/share"] > 0
     assert main["captions"]["metrics"]["reward/caption_sufficiency"] > 0
     assert main["blind"]["metrics"]["blind_penalty/blind"] > 0
@@ -80,7 +86,7 @@ def test_the_cases_are_what_they_are_called(by_two):
 @pytest.mark.slow
 def test_what_was_written_stays_with_its_rank_unless_a_part_reads_it(by_two):
     for name in exchange.CASES:
-        reads = name in ("reads tokens", "critiques", "captions")
+        reads = name in ("reads tokens", "masked", "critiques", "captions")
         for found in (of_rank[name] for of_rank in by_two):
             assert found["away"] > 0
             assert found["unread"] == (0 if reads else found["away"])

@@ -110,7 +110,8 @@ def test_rl_goes_on_from_the_adapter_of_a_cold_start_in_another_run(
 def test_a_reference_that_is_refreshed_and_a_weight_that_adapts_resume_bit_for_bit(
     weights: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adaptive = "algorithm.options={kl: 0.1, kl_target: 1.0e-4, kl_horizon: 60}"
+    entropy = "entropy_bonus: 0.01, entropy_target: 9"
+    adaptive = f"algorithm.options={{kl: 0.1, kl_target: 1.0e-4, kl_horizon: 60, {entropy}}}"
     more = [
         *weights,
         adaptive,
@@ -130,6 +131,8 @@ def test_a_reference_that_is_refreshed_and_a_weight_that_adapts_resume_bit_for_b
     assert lines == metric_lines(two)
     divergences = [abs(line["loss/kl"]) for line in lines]
     assert max(divergences[::2]) < 1e-7 < 1e-6 < min(divergences[1::2])
+    bonuses = [line["update/entropy_weight"] for line in lines]
+    assert bonuses == pytest.approx([0.01 + 0.005 * step for step in range(5)])
     found = [line["update/kl_weight"] for line in lines]
     assert found[0] == 0.1 and found[1] == pytest.approx(0.1 * (1 - 0.2 * 12 / 60))
     assert {p.name for p in one.glob("reference*")} == {"reference-2", "reference-4"}

@@ -61,6 +61,12 @@ def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, st
     "more",
     [
         ["model.lora={rank: 2}", "algorithm=dapo"],
+        [
+            "model.lora={rank: 2, full: [projector]}",
+            "model.freeze=[vision]",
+            "optimizer.lr_factors={projector: 5}",
+            "algorithm.options.kl=0.1",
+        ],
         ["algorithm.options.kl=0.1", "optimizer.minibatches=2", "optimizer.epochs=2"],
         [
             "data.workers=1",

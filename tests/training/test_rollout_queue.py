@@ -214,7 +214,7 @@ def test_evaluations_and_checks_have_the_engine_for_themselves(tmp_path, order):
         "run.steps=4",
     )
     with begin_training(settings) as trainer:
-        assert trainer.run(Interrupt())
+        assert len(list(trainer.run(Interrupt()))) == 4
         assert not trainer.engine.mixed
     assert len(list((folder / "evals").glob("*.json"))) == 3
     assert trained_ids(folder) == order[:4]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -26,6 +27,7 @@ from helpers.small import advantages
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 from vlmrl.assemble import lifecycle
+from vlmrl.engines import vllm_server
 from vlmrl.forward.packing import pack
 from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.system.interrupt import Interrupt
@@ -71,6 +73,48 @@ def test_tokens_are_by_versions_within_the_bound_and_exact(tmp_path, order):
         mixed = [r for r in found if any(len(runs) > 1 for runs in spans(r))]
         assert mixed, "no update came while a completion was being written"
         assert_each_token_is_by_its_version(trainer.policy, mixed[0], weights)
+
+
+def test_a_streamed_straggler_is_written_over_updates_and_each_token_is_by_its_version(
+    tmp_path, order, monkeypatch
+):
+    """Its group is ten times as long as the others, which are trained on meanwhile."""
+    fields_of, check = vllm_server.sampling_fields, vllm_server.check
+    asked: list[int] = []
+
+    def lengths(*arguments):
+        longest = 150 if len(asked) == 1 else 15
+        asked.append(longest)
+        return {**fields_of(*arguments), "max_tokens": longest}
+
+    def checked(prompt, answer, policy, sampling, versions):
+        whole = replace(sampling, max_tokens=len(answer.group[0].token_ids))
+        check(prompt, answer, policy, whole, versions)
+
+    more = ["rollout.max_tokens=150", "engine.options.max_num_seqs=6", "rollout.streaming=true"]
+    settings = config(tmp_path / "run", "rollout.max_staleness=1", *more)
+    with begin_training(settings) as trainer:
+        trainer.policy.stop_ids = ()
+        monkeypatch.setattr(vllm_server, "sampling_fields", lengths)
+        monkeypatch.setattr(vllm_server, "check", checked)
+        weights, trained, late = {}, [], None
+        for step in range(settings.run.steps):
+            weights[step] = {n: w.clone() for n, w in trainer.policy.weights().items()}
+            report = trainer.step()
+            trained += ids_of(report.rollouts)
+            for row, group in enumerate(report.rollouts.completions):
+                if group[0].num_tokens == 150:
+                    late = step, row, report
+        assert late is not None
+        step, row, report = late
+        rollouts, mixed = report.rollouts, report.rollouts.completions[row]
+        assert step > 0 and all(len(c.versions) > 1 for c in mixed)
+        assert_each_token_is_by_its_version(trainer.policy, rollouts, weights)
+        old = [sum(n for v, n in c.versions if v < step - 1) for c in mixed]
+        if any(old):
+            weight = report.advantages.extra["token_weight"][row]
+            assert [(150 - n) for n in old] == weight.sum(-1).tolist()
+    assert sorted(trained) == sorted(name for ids in order[: settings.run.steps] for name in ids)
 
 
 def assert_each_token_is_by_its_version(policy, rollouts, weights):

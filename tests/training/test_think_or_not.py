@@ -61,7 +61,7 @@ def direct() -> Policy:
     made = policy()
     config = SftConfig(thought_dropout=1.0, lr=1e-2, warmup_steps=0)
     for step in range(70):
-        sft.step(made, batch_of(made, 4), config, sft.Stage(step), 10_000, seed=0)
+        sft.step(made, batch_of(made, 5), config, sft.Stage(step), 10_000, seed=0)
     return made
 
 

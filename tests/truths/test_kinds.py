@@ -12,12 +12,12 @@ import pytest
 
 from vlmrl import plugins
 from vlmrl.config import RewardConfig
-from vlmrl.features.verify.reference_answers import FRAME, examples
+from vlmrl.features.verify.reference_answers import examples
 from vlmrl.rewards.gui_action import GuiAction
 from vlmrl.schema import Box, Demo, Frame, Point, Sample, Truth
 from vlmrl.scoring.score_rows import read_row, result_line, score
 from vlmrl.scoring.verifier import Verifier, judge
-from vlmrl.truths import json_form, prompting
+from vlmrl.truths import prompting
 from vlmrl.truths.base import kinds
 
 UNIT = Frame(space="norm1")
@@ -26,33 +26,6 @@ TRUTHS = [sample.truth for sample, _ in examples()]
 
 def stating(name: str) -> list[Truth]:
     return [truth for truth in TRUTHS if truth.value(name) not in (None, False)]
-
-
-@pytest.mark.parametrize("name", kinds())
-def test_every_kind_has_an_example_and_reads_back_what_a_row_stores(name: str) -> None:
-    assert stating(name), f"vlmrl/truths: kind {name!r} needs an example that states it"
-    for truth in stating(name):
-        stored = json.loads(json.dumps(json_form.to_json(truth)))
-        again = json_form.read({name: stored[name]}, UNIT)
-        assert json_form.to_json(again)[name] == stored[name]
-
-
-@pytest.mark.parametrize("name", [n for n, kind in kinds().items() if kind.placed])
-def test_places_go_to_the_space_of_a_row_and_back_and_can_be_drawn(name: str) -> None:
-    for truth in stating(name):
-        typed = json_form.read({name: json_form.to_json(truth)[name]}, UNIT).value(name)
-        stored = json_form.to_json(json_form.convert(typed, FRAME))
-        back = json_form.read({name: stored}, FRAME).value(name)
-        first, second = (json_form.marks(json_form.to_json(value)) for value in (typed, back))
-        assert first and [m.shape for m in first] == [m.shape for m in second]
-        for one, other in zip(first, second, strict=True):
-            assert one.numbers == pytest.approx(other.numbers)
-
-
-@pytest.mark.parametrize("name", kinds())
-def test_a_bad_value_is_one_line_that_names_the_key(name: str) -> None:
-    with pytest.raises(Exception, match=rf"truth\.{name}: expected .*got"):
-        json_form.read({name: 12 if name != "number" else "x"}, UNIT)
 
 
 @pytest.mark.parametrize("truth", TRUTHS, ids=lambda t: "+".join(t.stated()))

@@ -317,6 +317,38 @@ def test_a_verifier_that_ignores_the_truth_is_called_that(tmp_path: Path) -> Non
     assert not verify(RewardConfig(verifier="count")).ignores_truth
 
 
+POINTING = """
+from vlmrl.answers import parsing
+
+
+def score(answer, truth, completion):
+    boxes, _ = parsing.boxes(answer, completion.frame)
+    if len(boxes) != 1 or not truth.boxes:
+        return 0.0
+    (x1, y1, x2, y2), (a, b, c, d) = boxes[0].xyxy, truth.boxes[0].xyxy
+    inside = a <= (x1 + x2) / 2 <= c and b <= (y1 + y2) / 2 <= d
+    return 1.0 if inside else 0.5 if x1 < c and a < x2 and y1 < d and b < y2 else 0.0
+"""
+
+
+def test_a_coarse_verifier_is_called_that_and_not_one_that_ignores_the_truth(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "pointing.py"
+    file.write_text(POINTING)
+    report = verify(RewardConfig(verifier=f"{file}:score"))
+    assert not report.findings and not report.ignores_truth and report.pays_alike
+    assert report.constant is not None and report.constant.scores == (0.0, 0.5, 1.0)
+    assert 0.1 < report.constant.ties < 0.9
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(*tables(report), sep="\n")
+    text = " ".join(console.export_text().split())
+    assert f"3 distinct scores (0, 0.5, 1); {report.constant.ties:.0%} of the pairs" in text
+    assert "a near miss" in text and "paid alike" not in text
+    fine = verify(RewardConfig(verifier="box_iou"))
+    assert fine.constant is not None and len(fine.constant.scores) > 5 and not fine.pays_alike
+
+
 def test_every_kind_of_truth_has_an_example_and_every_attack_a_target() -> None:
     cases = [case for sample, frame in examples() for case in state_honestly(sample, frame)]
     assert {case.form for case in cases} == {

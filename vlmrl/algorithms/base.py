@@ -82,6 +82,12 @@ class Algorithm(Objective, Protocol):
     """Divergence per token to which `kl` adapts; None: it does not."""
     kl_horizon: int
     """Completions in which it changes by at most about a fifth."""
+    entropy_bonus: float
+    """Weight of the entropy, which is taken off the loss."""
+    entropy_target: float | None
+    """Entropy per token that `entropy_bonus` is to keep; None: it does not adapt."""
+    entropy_step: float
+    """What it changes by in a step."""
     dynamic_sampling_batches: int
     """Dynamic sampling: at most this many extra batches are drawn to replace uniform groups."""
     dynamic_sampling_share: float
@@ -89,6 +95,10 @@ class Algorithm(Objective, Protocol):
     reads_completions: ClassVar[bool]
     """Whether `shape` or `advantages` read tokens or texts of completions: with several ranks all then
     get those of all, else only lengths, finish reasons, versions and origins (`RemoteCompletion`)."""
+
+    @property
+    def targets(self) -> Mapping[str, float]:
+        """Return what `kl` and `entropy_bonus` are led to, of those that adapt."""
 
     @property
     def smallest_group(self) -> int:

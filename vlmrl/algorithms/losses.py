@@ -31,6 +31,18 @@ def next_weight(kl: float, seen: float, target: float, horizon: int, completions
 
 
 # --------------------------------------------------------------------------------------------------
+# A weight of the entropy that is led to keep a target.
+#
+# Source: He et al. 2025, "Skywork Open Reasoner 1", arXiv 2505.22312, section 4, as in TRL, whose bonus
+# acts by the entropy of the step before.
+
+
+def next_bonus(bonus: float, entropy: float, target: float, step: float) -> float:
+    """Return the weight, in [0, 1], after a step whose entropy per token was this."""
+    return min(bonus + step, 1.0) if entropy <= target else max(bonus - step, 0.0)
+
+
+# --------------------------------------------------------------------------------------------------
 # Per-token estimates of KL(policy || reference) on tokens that the policy sampled.
 #
 # Source: Schulman 2020, "Approximating KL divergence" (joschu.net/blog/kl-approx.html). To add one,

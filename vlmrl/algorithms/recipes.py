@@ -74,6 +74,12 @@ class Recipe:
     entropy_bonus: float = 0.0
     """Weight of the entropy of the policy at each loss token, which is taken off the loss; below 0 the loss
     lowers the entropy. The gradient is that of the whole distribution."""
+    entropy_target: float | None = None
+    """Entropy per token (`rollout/entropy`) that an adaptive `entropy_bonus` is to keep: it grows after a
+    step at or below it and shrinks after others, in [0, 1], and acts where the step before was at or below
+    it (Skywork-OR1, arXiv 2505.22312, as in TRL). None: `entropy_bonus` is as it is written."""
+    entropy_step: float = 0.005
+    """What an adaptive `entropy_bonus` grows or shrinks by after a step."""
     correction: Literal["truncated", "decoupled", "one_sided"] = "truncated"
     """For tokens that other weights, or another engine, sampled. Old is the trainer's policy at the
     start of the step. truncated: the loss times min(old / sampling probability, importance_cap).
@@ -99,7 +105,7 @@ class Recipe:
         for name in ("kl", "teacher_kl", "dynamic_sampling_batches"):
             if getattr(self, name) < 0:
                 raise ValueError(f"expected {name} of at least 0, got {getattr(self, name)}")
-        check_positive(self, "importance_cap", "kl_horizon")
+        check_positive(self, "importance_cap", "kl_horizon", "entropy_step")
         if not 0 < self.dynamic_sampling_share <= 1:
             raise ValueError(
                 f"expected dynamic_sampling_share in (0, 1], got {self.dynamic_sampling_share}"
@@ -109,6 +115,13 @@ class Recipe:
             raise ValueError(
                 f"expected a positive kl_target and a positive kl to begin with, got {self.kl_target} "
                 f"and {self.kl}"
+            )
+        if self.entropy_target is not None and not (
+            self.entropy_target > 0 and 0 <= self.entropy_bonus <= 1
+        ):
+            raise ValueError(
+                "expected a positive entropy_target and an entropy_bonus in [0, 1] to begin with, got "
+                f"{self.entropy_target} and {self.entropy_bonus}"
             )
         if self.baseline not in OF_GROUPS and self.scale == "std":
             raise ValueError(
@@ -126,6 +139,12 @@ class Recipe:
         """Whether rows may be parts of completions: nothing in the loss is of all tokens of a row."""
         apart = not (self.of_wholes or self.kl_in_reward or self.correction_level == "sequence")
         return apart and self.off_policy_threshold is None
+
+    @property
+    def targets(self) -> Mapping[str, float]:
+        """Return what `kl` and `entropy_bonus` are led to, of those that adapt."""
+        targets = {"kl": self.kl_target, "entropy_bonus": self.entropy_target}
+        return {option: target for option, target in targets.items() if target is not None}
 
     @property
     def smallest_group(self) -> int:

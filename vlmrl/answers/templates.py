@@ -188,6 +188,18 @@ def split(text: str, chosen: str | Template) -> Parsed:
     return Parsed(answer, thought, mode, well_formed, tag_share, spans)
 
 
+def end_before_thought(text: str, chosen: str | Template) -> str:
+    """Return a rendered prompt without the opening mark of a thought at its end, if the template has tags.
+
+    Chat templates of some models begin the thought in the prompt. A template with tags lays out the whole
+    completion: without that mark it would never be well formed.
+    """
+    begun = text.rstrip()
+    if template(chosen).tags and begun.endswith("<think>"):
+        return begun.removesuffix("<think>")
+    return text
+
+
 def completion(text: str, chosen: str | Template, frame: Frame, **fields: Any) -> Completion:
     """Build a completion of this text, split by its template; `fields` are more of its fields."""
     return Completion(text, split(text, chosen), frame, **fields)

@@ -164,7 +164,7 @@ def build_trainer(
         tracker=log,
         checkpoints=stack.enter_context(build_checkpoint_writer(config, policy)),
         held_out=batches if held_out else None,
-        num_held_out=sum(len(source.rows) for source in held_out),
+        held_out_sources=held_out,
         benchmarks=benchmarks,
         strategies=strategies,
         teacher=_build_teacher(config, policy, algorithms),
@@ -301,9 +301,8 @@ def load_policy_model(
     model = config.model.model_copy(update=update)
     corpus: list[str] = []
     if model.build is not None:
-        demonstrations = (
-            [open_configured(config, s) for s in config.sft.sources] if config.sft else []
-        )
+        named = config.sft.named_sources if config.sft else []
+        demonstrations = [open_configured(config, s) for s in named]
         corpus = [text for s in [*sources, *demonstrations] for text in s.card.corpus()]
     loaded = load_model(model, corpus, config.run.seed, as_stored)
     if config.data.video.audio and not loaded.family.hears_videos:

@@ -1,11 +1,18 @@
-"""The first stage of a run: the cold start, or the training of a reward model on pairs."""
+"""The first stage of a run: the cold start, or the training of a reward model on pairs.
+
+A cold start may have a first part in which some towers train alone (`sft.align`). Its steps are counted on
+in the second, and so a checkpoint's step says of which part it is.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from vlmrl.assemble.prompts import (
     build_eval_batches,
@@ -20,7 +27,9 @@ from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
 from vlmrl.policy.checkpoint import Progress
 from vlmrl.policy.optimizers import adamw
+from vlmrl.policy.policy import Policy
 from vlmrl.policy.trainable import towers_with_lr
+from vlmrl.runs.metrics import rank_value
 from vlmrl.schema import PromptBatch
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training import preferences, sft
@@ -40,18 +49,38 @@ def run_cold_start(
     interrupt: Interrupt,
 ) -> bool:
     """Imitate the demonstrations, or order the pairs, from the beginning or `start`; False if interrupted."""
+    align, first = settings.align, settings.aligning
+    if align is None or first is None:
+        return _run_part(trainer, settings, start, progress, interrupt)
+    if start is None or progress.step <= align.steps:
+        alone = ", ".join(align.towers)
+        trainer.tracker.note(f"cold start, steps 1 to {align.steps}: of all towers {alone} alone")
+        with trainer.policy.training_only(align.towers):
+            if not _run_part(trainer, first, start, progress, interrupt, alone=True):
+                return False
+        trainer.tracker.note(f"cold start, from step {align.steps + 1} on: all that trains")
+        start = None
+    return _run_part(trainer, settings, start, progress, interrupt, before=align.steps)
+
+
+def _run_part(
+    trainer: Trainer,
+    settings: SftConfig,
+    start: Path | None,
+    progress: Progress,
+    interrupt: Interrupt,
+    before: int = 0,
+    alone: bool = False,
+) -> bool:
+    """Run one part; `before`: steps of the other; `alone`: at one rate, as only some towers train."""
     config, policy = trainer.config, trainer.policy
     scores, size = config.trains_scores, settings.batch_size
     maker = pair_maker_of if scores else prompt_maker_of
     trainer.engine.rest()
     chosen = settings.sources or config.data.train
     sources = [open_configured(config, source) for source in chosen]
-    name, decay = config.optimizer.name, settings.weight_decay
-    towers = towers_with_lr(policy.named, policy.family, config.optimizer.lr_factors)
-    optimizer = adamw(
-        policy.trainable, lr=settings.lr, weight_decay=decay, name=name, towers=towers
-    )
-    policy.use_optimizer(optimizer, config.optimizer)
+    factors = {} if alone else config.optimizer.lr_factors
+    policy.use_optimizer(_build_optimizer(policy, config, settings, factors), config.optimizer)
     stage = sft.Stage(**progress.extra) if start else sft.Stage()
     quarantine = trainer.loader.quarantine
     with (
@@ -63,16 +92,17 @@ def run_cold_start(
             loader.restore(progress.loader)
 
         def save(stage: Stage) -> None:
-            state = Progress("sft", stage.step, loader.state, asdict(stage), policy.version)
-            name = f"checkpoint of the cold start, step {stage.step}"
+            step = before + stage.step
+            state = Progress("sft", step, loader.state, asdict(stage), policy.version)
+            name = f"checkpoint of the cold start, step {step}"
             with finite.naming(name), trainer.tracker.doing(f"saving the {name}") as saving:
                 folder = trainer.checkpoints.save(state)
-            trainer.tracker.saved(stage.step, "sft", folder, saving.seconds)
+            trainer.tracker.saved(step, "sft", folder, saving.seconds)
 
         def report(step: int, metrics: dict[str, float]) -> None:
-            trainer.tracker.sft_step(step, metrics)
+            trainer.tracker.sft_step(before + step, metrics)
             if policy.refused:
-                line = f"cold start, step {step}: not applied, because {policy.refused}"
+                line = f"cold start, step {before + step}: not applied, because {policy.refused}"
                 trainer.tracker.message(line)
 
         with trainer.timers("sft"):
@@ -90,6 +120,15 @@ def run_cold_start(
         if stage.done(settings):
             save(stage)
     return stage.done(settings)
+
+
+def _build_optimizer(
+    policy: Policy, config: Config, settings: SftConfig, factors: Mapping[Any, float]
+) -> torch.optim.Optimizer:
+    """Return AdamW for what trains now, with the `factors` of towers' learning rates."""
+    towers = towers_with_lr(policy.named, policy.family, factors)
+    name, decay = config.optimizer.name, settings.weight_decay
+    return adamw(policy.trainable, lr=settings.lr, weight_decay=decay, name=name, towers=towers)
 
 
 def _build_step(
@@ -157,6 +196,6 @@ def _build_validator(trainer: Trainer) -> Callable[[], dict[str, float]]:
                 told=activity.done,
             )
         trainer.engine.rest()
-        return {settings.stop_metric: evaluation.result["metrics"][settings.stop_metric]}
+        return {settings.stop_metric: rank_value(evaluation.result, settings.stop_metric)}
 
     return measure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vlmrl.config import Config
 from vlmrl.data.annotations import noting_places
 from vlmrl.data.source import Source
-from vlmrl.data.units import SPACES, UnitTally, equal_ids, read_place
+from vlmrl.data.units import SPACES, UnitTally, content_of, equal_ids, read_place
 from vlmrl.errors import UserError
 from vlmrl.scoring import reward_components
 
@@ -22,6 +22,8 @@ ASK_S = 10.0
 """Seconds that it may take then."""
 LOOK = 100
 """Rows of each source that are looked at."""
+LOOK_HELD_OUT = 2000
+"""Rows of each held-out source that are compared with each other."""
 
 
 def warnings(config: Config, sources: Sequence[Source]) -> Iterator[str]:
@@ -30,6 +32,24 @@ def warnings(config: Config, sources: Sequence[Source]) -> Iterator[str]:
     for source in sources:
         for line in _about(source):
             yield f"{line}; see `vlmrl data check` of source {source.name!r}"
+
+
+def repeats(sources: Sequence[Source]) -> Iterator[str]:
+    """Yield a line for each held-out source with rows that ask the same: an interval counts them twice."""
+    for source in sources:
+        counted = min(len(source.rows), LOOK_HELD_OUT)
+        known, repeated = set[bytes](), 0
+        for row in range(counted):
+            with contextlib.suppress(UserError):  # the evaluation counts and names it
+                content = content_of(source.sample(row))
+                repeated += content in known
+                known.add(content)
+        if repeated:
+            first = "" if counted == len(source.rows) else "first "
+            yield (
+                f"held-out source {source.name!r}: {repeated:,} of its {first}{counted:,} rows repeat an "
+                "earlier one (media, question, truth), which intervals count twice; see `vlmrl data check`"
+            )
 
 
 def epochs(config: Config, sources: Sequence[Source]) -> str:

@@ -6,7 +6,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import torch
 from vlmrl.algorithms.base import needs_reference
 from vlmrl.assemble.build import LOCAL, Pools, build_algorithms, build_trainer
 from vlmrl.config import Config
+from vlmrl.data.source import other_splits
 from vlmrl.errors import LostRank, UserError
 from vlmrl.forward import finite
 from vlmrl.policy import checkpoint
@@ -26,9 +27,11 @@ from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Noted
 from vlmrl.runs.output.outputs import Output
+from vlmrl.schema import StepReport
 from vlmrl.system import distributed, files, processes
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.training.divergence import set_reference
+from vlmrl.training.led_weights import LED
 from vlmrl.training.strategy import restore_state
 from vlmrl.training.trainer import Trainer
 
@@ -153,6 +156,26 @@ def train(
         UserError: the user's mistakes, before anything is written where that can be known.
         Superseded: `vlmrl launch` has begun another attempt at this run.
     """
+    steps = run_steps(config, pools, until, output, write_report)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            summary: dict[str, Any] = end.value
+            return summary
+
+
+def run_steps(
+    config: Config,
+    pools: Pools = LOCAL,
+    until: int | None = None,
+    output: Output | None = None,
+    write_report: Callable[[Path], object] | None = None,
+) -> Generator[StepReport, None, dict[str, Any]]:
+    """Yield the GRPO steps of a run as they are done, and return its summary: `train`, step by step.
+
+    The cold start comes before the first. A loop that is left early (`close`) ends the run as Ctrl-C does.
+    """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     if not torch.cuda.is_available():  # activations are in this process's memory
@@ -183,7 +206,7 @@ def train(
             from vlmrl.runs import mirror
 
             copies = stack.enter_context(mirror.opened(config, say))
-        return _run(config, pools, copies, until, output, write_report)
+        return (yield from _run(config, pools, copies, until, output, write_report))
 
 
 def _run(
@@ -193,7 +216,7 @@ def _run(
     until: int | None,
     output: Output,
     write_report: Callable[[Path], object] | None,
-) -> dict[str, Any]:
+) -> Generator[StepReport, None, dict[str, Any]]:
     start = None
     if distributed.is_main() or config.run.mirror is None:
         start = checkpoint.resolve(config.resume.start, config.folder)
@@ -217,20 +240,19 @@ def _run(
         _require_models(config, output)
         trainer = build_trainer(config, start, progress, stack, pools, output)
         if distributed.is_main():
-            from vlmrl.assemble.first_look import SilentModels, epochs, warnings
-
-            trainer.complain = SilentModels(config).complain
-            if start is None:
-                output.say(Noted(epochs(config, trainer.loader.sources)))
-                for line in warnings(config, trainer.loader.sources):
-                    trainer.tracker.message(line)
+            _look_first(trainer, start, output)
         trainer.checkpoints.mirror = copies
         if until is not None:
             interrupt.when = lambda: trainer.done >= until
         finished = _run_first_stage(trainer, start, progress, interrupt)
         if finished and not config.trains_scores:
             begin_rl(trainer, start, progress)
-            finished = trainer.run(interrupt)
+            for step in trainer.run(interrupt):
+                try:
+                    yield step
+                except GeneratorExit:  # the caller's loop is left
+                    interrupt.when = lambda: True
+            finished = trainer.done >= config.run.steps
         result = {"finished": finished, **summarise(trainer)}
     if distributed.is_main():
         if config.trains_scores:
@@ -242,6 +264,21 @@ def _run(
     if copies is not None and copies.finish():
         trainer.checkpoints.prune()  # what was spared while it was copied
     return result
+
+
+def _look_first(trainer: Trainer, start: Path | None, output: Output) -> None:
+    """Say what there is to say before the first step of a run, and hear of models that fall silent later."""
+    from vlmrl.assemble.first_look import SilentModels, epochs, repeats, warnings
+
+    config = trainer.config
+    trainer.complain = SilentModels(config).complain
+    if start is None:
+        for line in (epochs(config, trainer.loader.sources), *other_splits(config)):
+            output.say(Noted(line))
+        for line in warnings(config, trainer.loader.sources):
+            trainer.tracker.message(line)
+        for line in repeats(trainer.held_out_sources):
+            trainer.tracker.message(line)
 
 
 def _is_done(config: Config, progress: Progress) -> bool:
@@ -302,7 +339,8 @@ def begin_rl(trainer: Trainer, start: Path | None, progress: Progress) -> None:
         restore_state(trainer.strategies, checkpoint.read_arrays(start, "strategies"))
         observed = checkpoint.read_arrays(start, "observed")
         trainer.queue.restore(progress.loader, checkpoint.read_queue(start), observed)
-        trainer.done, trainer.kl = progress.step, progress.extra.get("kl")
+        trainer.done = progress.step
+        trainer.led = {name: progress.extra[name] for name in LED if name in progress.extra}
         trainer.timers.restore(progress.extra["seconds"])
         trainer.evaluations = {int(k): v for k, v in progress.extra["evaluations"].items()}
         if trainer.loopholes is not None and distributed.is_main():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vlmrl import plugins
+from vlmrl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,16 @@ class _Module:
 
 
 def read_part(kind: str, name: str) -> PartSource:
-    """Read a shipped part.
+    """Read a shipped part, or that of an installed package.
 
     Raises:
-        UserError: no such part; the message suggests the nearest name.
+        UserError: no such part, or its file lacks its class; the message suggests the nearest name.
     """
-    plugins.check(kind, name)
-    module = _parse(f"{plugins.KINDS[kind]}.{name}")
-    part = module.classes[plugins.class_name(name)]
+    source, _, attribute = plugins.reference(kind, name).rpartition(":")
+    module = _parse(source)
+    if attribute not in module.classes:
+        raise UserError(f"{kind} {name!r}: {source} has no class {attribute!r}")
+    part = module.classes[attribute]
     options: dict[str, OptionSource] = {}
     for home, cls in _lineage(module, part):
         # A field that a subclass gives another default keeps its place, and its docstring if it has no other.
@@ -63,16 +66,15 @@ def read_part(kind: str, name: str) -> PartSource:
 
 
 def missing_options(kind: str, name: str) -> list[str]:
-    """Return the options of a shipped part that have no default."""
+    """Return the options of a part that have no default."""
     options = read_part(kind, name).options
     return [key for key, option in options.items() if option.default is None]
 
 
 @functools.cache
-def _parse(name: str) -> _Module:
-    spec = importlib.util.find_spec(name)
-    assert spec is not None and spec.origin is not None, name
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+def _parse(source: str) -> _Module:
+    """Parse a file by its path or by the name of its module."""
+    tree = ast.parse(_file_of(source).read_text(encoding="utf-8"))
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     values = {
         target.id: node.value
@@ -89,6 +91,20 @@ def _parse(name: str) -> _Module:
         if node.module
     }
     return _Module(classes, values, imported)
+
+
+def _file_of(source: str) -> Path:
+    if source.endswith(".py"):
+        file = Path(source).expanduser()
+    else:
+        try:
+            spec = importlib.util.find_spec(source)
+        except ModuleNotFoundError:  # of a package above it
+            spec = None
+        file = Path(spec.origin if spec and spec.origin else source)
+    if not file.is_file():
+        raise UserError(f"{source}: expected a file of Python with a part, got none")
+    return file
 
 
 def _lineage(module: _Module, cls: ast.ClassDef) -> Iterator[tuple[_Module, ast.ClassDef]]:

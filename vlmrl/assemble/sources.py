@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from vlmrl import plugins
 from vlmrl.config import BenchmarkConfig, Config, RewardConfig, SourceConfig, whole
@@ -21,7 +20,8 @@ from vlmrl.scoring.reward_components import form_of
 def all_sources(config: Config) -> list[Source]:
     """Open every source of a run: to train, to evaluate, and for the cold start."""
     train = open_training(config)
-    cold = [open_configured(config, source) for source in config.sft.sources] if config.sft else []
+    named = config.sft.named_sources if config.sft else []
+    cold = [open_configured(config, source) for source in named]
     return [*train, *open_held_out(config), *open_benchmarks(config), *cold]
 
 
@@ -40,8 +40,7 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
     # A plain run loads half of the package: benchmarks and their rules only where a config names one.
     from vlmrl.benchmarking.base import BenchmarkCard, open_benchmark
 
-    path = chosen.path or str(Path("data") / chosen.name.partition(":")[0])
-    benchmark = open_benchmark(chosen.name, path)
+    benchmark = open_benchmark(chosen.name, chosen.folder)
     card = BenchmarkCard(benchmark, chosen.protocol)
     rows = card.rows(benchmark.split)
     if rows.published != benchmark.count and chosen.limit is None:
@@ -52,7 +51,7 @@ def _open_benchmark(config: Config, chosen: BenchmarkConfig) -> Source:
     kept = min(len(rows), chosen.limit or len(rows))
     spread = [number * len(rows) // kept for number in range(kept)]
     return Source(
-        chosen.name,
+        chosen.label,
         card,
         benchmark.split,
         RowsView(rows, spread),
@@ -68,7 +67,7 @@ def _benchmarks(config: Config) -> Sequence[BenchmarkConfig]:
 
 def _strict_reward(config: Config, chosen: BenchmarkConfig) -> RewardConfig:
     """Return the strict verifier as a reward; by `combine: gate` it is its own gate, at the same score."""
-    strict = plugins.load("benchmark", chosen.name.partition(":")[0]).strict
+    strict = plugins.load("benchmark", plugins.split_of(chosen.name)[0]).strict
     reward: RewardConfig = strict.reward()
     return reward.model_copy(update={"gate": config.scoring.combine == "gate"})
 
@@ -130,7 +129,7 @@ def rewards_by_source(config: Config) -> dict[str, list[RewardConfig]]:
     own = {s.label: config.rewards_of(s) for s in reversed(sources)}
     for stage in config.by_stage:
         own = {**{s.label: stage.rewards_of(s) for s in stage.data.train}, **own}
-    return own | {b.name: [_strict_reward(config, b)] for b in _benchmarks(config)}
+    return own | {b.label: [_strict_reward(config, b)] for b in _benchmarks(config)}
 
 
 def rewards_by_stage(config: Config) -> dict[float, dict[str, list[RewardConfig]]]:
@@ -155,7 +154,7 @@ def instruct_by_source(config: Config) -> dict[str, bool]:
 def forms_by_source(config: Config) -> dict[str, AnswerForm]:
     """Return by source name how its verifiers read an answer; in all stages it is asked for alike."""
     forms = {s.label: form_of(own.rewards_of(s)) for own, s in reversed(_named(config))}
-    return forms | {b.name: form_of([_strict_reward(config, b)]) for b in _benchmarks(config)}
+    return forms | {b.label: form_of([_strict_reward(config, b)]) for b in _benchmarks(config)}
 
 
 def _named(config: Config) -> list[tuple[Config, SourceConfig]]:

@@ -35,13 +35,22 @@ def load_valid(name: str, overrides: Sequence[str] = ()) -> Config:
         UserError: one line per problem of keys, else one line for the first of the other problems.
     """
     settings = config.load(name, overrides)
+    require_valid(settings, name)
+    return settings
+
+
+def require_valid(settings: Config, name: str) -> None:
+    """Check a config whole.
+
+    Raises:
+        UserError: one line, which begins with `name`.
+    """
     try:
         validate(settings)
         check_paths(settings)
         _check_column(settings)
     except UserError as error:
         raise UserError(f"{name}: {error}") from error
-    return settings
 
 
 def validate(config: Config) -> None:
@@ -143,7 +152,7 @@ def check_paths(config: Config) -> None:
     _require_path("data.sampler, option 'path'", config.data.sampler.options.get("path"))
     for benchmark in config.evaluation.benchmarks if config.evaluation else ():
         where = f"evaluation.benchmarks: {benchmark.name}"
-        _require_path(where, benchmark.path or f"data/{benchmark.name.partition(':')[0]}")
+        _require_path(where, benchmark.folder)
     for source in [s for each in (config, *config.by_stage) for s in each.named_sources]:
         require_published(source)
         if ":" not in source.card:

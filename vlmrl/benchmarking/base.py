@@ -247,8 +247,8 @@ class BenchmarkCard(Card):
 
 def _how_to_get(benchmark: Benchmark, path: Path) -> str:
     name = name_of(benchmark).partition(":")[0]
-    if repository_of(benchmark.hub) is None:
-        return f"get the data at {benchmark.hub or benchmark.origin}: see `vlmrl list benchmarks {name}`"
+    if repository_of(benchmark.hub) is None or name not in plugins.names("benchmark"):
+        return f"get the data at {benchmark.hub or benchmark.origin}"
     where = "" if path.parent == Path("data") else f" --to {path.parent}"
     return f"get the data by `vlmrl data fetch {name}{where}`"
 
@@ -265,7 +265,7 @@ def open_benchmark(name: str, path: str) -> Benchmark:
     Raises:
         UserError: there is no such benchmark or split; the message suggests the nearest name.
     """
-    name, _, split = name.partition(":")
+    name, split = plugins.split_of(name)
     benchmark = plugins.build("benchmark", name, {"path": path})
     if not isinstance(benchmark, Benchmark):
         raise UserError(f"benchmark {name!r}: expected a Benchmark, got {type(benchmark).__name__}")
@@ -289,8 +289,15 @@ def _other_split(benchmark: Benchmark, split: str) -> Benchmark:
 
 def name_of(benchmark: Benchmark) -> str:
     """Return the name of a benchmark: that of its file, and its split if it is not the first."""
-    name = type(benchmark).__module__.rpartition(".")[2]
+    name = plugins.name_of(type(benchmark))
     return f"{name}:{benchmark.split}" if benchmark.split in benchmark.splits else name
+
+
+def published_values(label: str) -> tuple[Known, ...]:
+    """Return the values published of a benchmark that has this name; none for a file's."""
+    name = label.partition(":")[0]
+    has_name = name in plugins.names("benchmark")
+    return tuple(plugins.load("benchmark", name).known) if has_name else ()
 
 
 def _ask(official: Official, sample: Sample) -> str:

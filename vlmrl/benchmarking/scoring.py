@@ -56,8 +56,9 @@ class RowScore:
 
     `official` is None for the protocol `ours`, and where the harness leaves the answer out.
 
-    `said` is what the official rule read and `right` the first accepted text, for aggregates that
-    count words. A long `truth` is cut and ends with its hash.
+    `read` says whether the official rule found an answer, for the protocol `ours` whether the strict
+    verifier did. `said` is what the official rule read and `right` the first accepted text, for aggregates
+    that count words. A long `truth` is cut and ends with its hash.
     """
 
     index: int
@@ -111,7 +112,7 @@ class Result:
     figures: Mapping[str, Figure]
     groups: Mapping[str, Mapping[str, Mapping[str, Figure]]]
     unread: float
-    """Share of answers in which the official rule found nothing."""
+    """Share of answers in which the official rule, or without one the strict verifier, found nothing."""
     truncated: float
     """Share of answers that reached the limit of tokens."""
     disagreeing: int
@@ -176,7 +177,7 @@ def score_row(
     verdict: Verdict,
 ) -> RowScore:
     """Score one answer by the official rule; the strict score is that of the verifier's verdict."""
-    value, read, reading = None, True, ""
+    value, read, reading = None, _has_read(verdict), ""
     details: dict[str, Any] = {}
     if benchmark.strict.verifier == "detection":
         details["strict"] = listed_boxes(completion.answer or "", sample, completion.frame)
@@ -214,6 +215,11 @@ def score_row(
         truth=truth,
         details=details,
     )
+
+
+def _has_read(verdict: Verdict) -> bool:
+    """Return whether a verifier found an answer; one that failed does not know that there was none."""
+    return bool(verdict.fault or verdict.score) or verdict.answer not in (None, "", ())
 
 
 def _numbers(benchmark: Benchmark, official: Official | None) -> dict[str, tuple[str, str]]:
@@ -295,6 +301,7 @@ def _figures(numbers: Mapping[str, tuple[str, str]], rows: Sequence[RowScore]) -
 
 
 RESULT, ROWS, CONTROLS = "result.json", "rows.csv", "controls.json"
+ANSWERS = "answers.jsonl"
 GROUP = "group "
 """Begins the column of a group."""
 MAX_FIELD = 2**24

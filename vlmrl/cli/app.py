@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from vlmrl import __version__
-from vlmrl.cli import train
+from vlmrl.cli import init, sweep, train
 from vlmrl.errors import FAILED, FULL_DISK, INTERRUPTED, MISTAKE, MissingExtra, UserError
 from vlmrl.features.benchmarks import commands as benchmarks
 from vlmrl.features.check import commands as check
@@ -23,6 +23,7 @@ from vlmrl.features.curate import commands as curate
 from vlmrl.features.export import commands as export
 from vlmrl.features.import_config import commands as import_config
 from vlmrl.features.launch import commands as launch
+from vlmrl.features.parts import commands as parts
 from vlmrl.features.plan import commands as plan
 from vlmrl.features.prove import commands as prove
 from vlmrl.features.report import commands as report
@@ -65,7 +66,9 @@ mixture_app = typer.Typer(no_args_is_help=True, help="Choose the weights of sour
 data_app = typer.Typer(
     no_args_is_help=True, help="Check, look at, rate and choose data; let a teacher demonstrate."
 )
-model_app = typer.Typer(no_args_is_help=True, help="Get published weights of towers.")
+model_app = typer.Typer(
+    no_args_is_help=True, help="Get published weights of towers, and make models of them."
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -88,12 +91,14 @@ def root(
 
     Start here: `vlmrl train quickstart`, then open `runs/quickstart/report.html`.
 
-    Your own data, in this order: `vlmrl data check`, `vlmrl config validate`, `vlmrl doctor`,
-    `vlmrl train`, `vlmrl eval`, `vlmrl export`. `vlmrl COMMAND --help` has examples of each.
+    Your own data, in this order: `vlmrl init`, `vlmrl data check`, `vlmrl config validate`,
+    `vlmrl doctor`, `vlmrl train`, `vlmrl eval`, `vlmrl export`. `vlmrl COMMAND --help` has examples of each.
     """
 
 
+app.command()(init.init)
 app.command()(train.train)
+app.command()(sweep.sweep)
 app.command()(launch.launch)
 app.command("eval")(benchmarks.evaluate)
 app.command()(benchmarks.compare)
@@ -104,11 +109,13 @@ app.command()(report.watch)
 app.command()(prove.prove)
 app.command()(export.export)
 app.command("try")(serve.try_)
+app.command()(serve.predict)
 app.command()(serve.serve)
 app.command("import-config")(import_config.import_config)
 app.command()(verify.score)
 app.command()(verify.verify)
 app.command("list")(check.list_)
+app.command("test-part")(parts.test_part)
 app.add_typer(config_app, name="config")
 config_app.command()(check.show)
 config_app.command()(check.validate)
@@ -125,6 +132,7 @@ data_app.command()(report.select)
 data_app.command("list")(check.list_cards)
 app.add_typer(model_app, name="model")
 model_app.command()(weights.fetch)
+model_app.command()(weights.assemble)
 
 
 def run(arguments: Sequence[str]) -> None:

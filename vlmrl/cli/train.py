@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -40,21 +39,16 @@ def train(
         from vlmrl.assemble.validate import load_valid
 
         settings = load_valid(config, overrides or ())
+        from vlmrl.api import write_report
         from vlmrl.assemble import lifecycle
         from vlmrl.features.launch.driver import pools_of
 
         summary = lifecycle.train(
-            settings, pools_of(settings), output=output, write_report=_write_report
+            settings, pools_of(settings), output=output, write_report=write_report
         )
         output.say(_outcome(settings, summary))
     if not summary["finished"]:
         raise typer.Exit(INTERRUPTED)
-
-
-def _write_report(folder: Path) -> None:
-    from vlmrl.features.report.page import build_report  # brings matplotlib, needed only at the end
-
-    build_report(folder)
 
 
 def _outcome(settings: Config, summary: dict[str, Any]) -> Event:

@@ -7,7 +7,13 @@ nearest valid name. Nothing here imports torch.
 
 from vlmrl.config.reading import load, parse, parse_older, schema
 from vlmrl.config.section import PluginRef, Section
-from vlmrl.config.sections.data import AudioConfig, DataConfig, SourceConfig, VideoConfig
+from vlmrl.config.sections.data import (
+    HELD_OUT,
+    AudioConfig,
+    DataConfig,
+    SourceConfig,
+    VideoConfig,
+)
 from vlmrl.config.sections.model import (
     BuildConfig,
     ClusterConfig,

@@ -150,15 +150,25 @@ LONE_COMPLETION = Exclusion(
     "algorithms that compare the completions of a group",
     "there is nothing to compare with",
 )
-ADAPTED_KL = Exclusion(
-    "`kl_target` of an algorithm",
-    "a `kl` that changes over training",
-    "it adapts `kl` by itself",
+LED_WEIGHT = Exclusion(
+    "`kl_target`, `entropy_target` of an algorithm",
+    "a `kl`, an `entropy_bonus` that changes over training",
+    "it adapts them by itself",
 )
 REGROUPED = Exclusion(
     "`rollout.group_size` that changes, with `rollout.max_staleness`",
     "dynamic sampling",
     "groups of two sizes would meet in one step",
+)
+STREAMED_SIZES = Exclusion(
+    "`rollout.streaming`",
+    "`rollout.prompts`, `rollout.group_size` that change",
+    "groups of batches of two sizes would meet in one step",
+)
+STREAMED_REWARDS = Exclusion(
+    "`rollout.streaming`",
+    "samplers that learn",
+    "they learn from the rewards of whole batches, in the order of the draws",
 )
 SCORES = Exclusion(
     "`sft.objective: preferences`",
@@ -195,6 +205,7 @@ def refuse_parts(config: Config, world: int = 1) -> None:
     problems = (
         _problems_of_engine(config, world),
         _problems_over_training(config),
+        _problems_of_streaming(config),
         _problems_of_algorithms(config),
         _problems_of_turns(config),
         _problems_of_chunks(config),
@@ -322,6 +333,23 @@ def _problems_over_training(config: Config) -> Iterator[Problem]:
         )
 
 
+def _problems_of_streaming(config: Config) -> Iterator[Problem]:
+    """Yield what does not work where groups are trained on in the order in which they are finished."""
+    if not config.rollout.streaming:
+        return
+    for key in sorted({"rollout.prompts", "rollout.group_size"} & config.changing):
+        yield (STREAMED_SIZES, f"{key}: one that changes needs rollout.streaming false, got true")
+    name = config.data.sampler.name
+    if plugins.load("sampler", name).learns:
+        yield (
+            STREAMED_REWARDS,
+            (
+                f"rollout.streaming: sampler {name!r} learns from the rewards of whole batches in the order "
+                "of their draws: use rollout.streaming false, or sampler mixture"
+            ),
+        )
+
+
 def _changes_weights(config: Config) -> bool:
     """Return whether other sources are drawn from at some moments, or the same ones in other shares."""
     weights = [
@@ -338,7 +366,7 @@ def _changes_weights(config: Config) -> bool:
 def _problems_of_algorithms(config: Config) -> Iterator[Problem]:
     """Yield what excludes the algorithm as it is at some moment; it is built only where that matters."""
     changing, staleness = config.changing, config.rollout.max_staleness
-    adapts = "algorithm.options.kl" in changing
+    adapts = {"kl", "entropy_bonus"} & {key.removeprefix("algorithm.options.") for key in changing}
     regroups = staleness and "rollout.group_size" in changing
     for moment in config.moments:
         now = config.at(moment)
@@ -354,10 +382,14 @@ def _problems_of_algorithms(config: Config) -> Iterator[Problem]:
                     "completions of a group, got 1"
                 ),
             )
-        if adapts and algorithm.kl_target is not None:
+        for option in sorted(adapts & algorithm.targets.keys()):
+            target = f"{option.removesuffix('_bonus')}_target"
             yield (
-                ADAPTED_KL,
-                "algorithm.options.kl: with kl_target it adapts: expected a number that does not change",
+                LED_WEIGHT,
+                (
+                    f"algorithm.options.{option}: with {target} it adapts: expected a number that does not "
+                    "change"
+                ),
             )
         if regroups and algorithm.dynamic_sampling_batches:
             yield (

@@ -18,6 +18,15 @@ from vlmrl.errors import UserError
 from vlmrl.plugins import nearest
 
 
+class WrongKeys(UserError):
+    """Mistakes in a config; `problems` has for the path of each key ("": the whole) what is wrong."""
+
+    def __init__(self, name: str, problems: Mapping[str, str]) -> None:
+        lines = [": ".join(filter(None, (name, *problem))) for problem in problems.items()]
+        super().__init__("\n".join(dict.fromkeys(lines)))
+        self.problems = problems
+
+
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Read a config by path or shipped name, with overrides as `tree.read` takes them.
 
@@ -112,21 +121,21 @@ def _validate(tree: Mapping[str, object], name: str) -> Config:
         # A misspelt key comes before the required key that it leaves missing.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] == "missing")
         # Where a union was expected each of its branches has a problem: the first says enough.
-        lines: dict[str, str] = {}
+        messages: dict[str, str] = {}
         for problem in problems:
             key = _section_at(problem["loc"])[1]
-            if problem["type"] == "missing" and _is_misspelt(key, lines):
+            if problem["type"] == "missing" and _is_misspelt(key, messages):
                 continue
-            lines.setdefault(key, _line(name, problem))
-        raise UserError("\n".join(dict.fromkeys(lines.values()))) from error
+            messages.setdefault(key, _message(problem))
+        raise WrongKeys(name, messages) from error
 
 
-def _is_misspelt(key: str, lines: Mapping[str, str]) -> bool:
-    """Return whether one of the lines, by key, suggests a missing key for an unknown one beside it."""
+def _is_misspelt(key: str, messages: Mapping[str, str]) -> bool:
+    """Return whether one of the messages, by key, suggests a missing key for an unknown one beside it."""
     section, _, name = key.rpartition(".")
     return any(
-        other.rpartition(".")[0] == section and line.endswith(f"did you mean {name!r}?")
-        for other, line in lines.items()
+        other.rpartition(".")[0] == section and message.endswith(f"did you mean {name!r}?")
+        for other, message in messages.items()
     )
 
 
@@ -137,14 +146,15 @@ def schema() -> str:
         for form in (section, *section.get("anyOf", ())):  # a part is a name, or a mapping
             form.pop("required", None)
     tree["properties"]["extends"] = {
-        "type": "string",
-        "description": "Path (relative to this file) or shipped name of the config to start from.",
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        "description": "Path (relative to this file) or shipped name of the config to start from, or a list "
+        "of them: later ones are laid over earlier ones.",
     }
     return json.dumps(tree, indent=2)
 
 
-def _line(name: str, problem: Any) -> str:
-    section, path = _section_at(problem["loc"])
+def _message(problem: Any) -> str:
+    section = _section_at(problem["loc"])[0]
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         key = str(problem["loc"][-1])
@@ -155,7 +165,7 @@ def _line(name: str, problem: Any) -> str:
         message = f"must be a mapping of keys (found {reprlib.repr(problem['input'])})"
     elif problem["type"] != "value_error":
         message = f"{message} (found {reprlib.repr(problem.get('input'))})"
-    return ": ".join(part for part in (name, path, message) if part)
+    return message
 
 
 def _section_at(loc: Sequence[Any]) -> tuple[type[Section], str]:

@@ -80,10 +80,20 @@ def load_yaml(text: str) -> Any:
     return _Loader(text).get_single_data()
 
 
+def compose(text: str) -> yaml.Node | None:
+    """Return the nodes of a YAML document, which know their lines; raises what `load_yaml` does."""
+    return _Loader(text).get_single_node()
+
+
 # --------------------------------------------------------------------------------------------------
 # From a name to plain values: find the file, follow `extends`, apply `key=value`.
 
 
+CURES = {
+    r"'\\t'": "; indent with spaces, not with tabs",
+    r"(?:got|found|character) '[^][{},]'|not allowed here": "; put a text with `?` or `: ` in it in quotes",
+}
+"""What PyYAML says of a document that is none -> what helps."""
 SHORT = {
     "algorithm": "name",
     "engine": "name",
@@ -96,16 +106,30 @@ SHORT = {
 """Key -> the field that a bare string under this key (or in its list) stands for."""
 
 
+MAX_CONFIGS = 10
+"""Configs of a folder that a message names."""
+
+
 def read(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a config file, all that it extends, and the overrides; UserError if one cannot be read.
+
+    Of several configs that a file extends, later ones are laid over earlier ones, and the file over all.
 
     An override without `=` is another config: those are laid over the first in their order, as `extends`
     lays a file over its base, and keys come last wherever they stand.
     """
+    return _lay_over(_read_file(find(name), ()), overrides)
+
+
+def read_text(text: str, path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a text as if the file `path` held it, which need not be there; else as `read`."""
+    return _lay_over(_extend(_mapping(text, path), path, ()), overrides)
+
+
+def _lay_over(tree: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
     keys = [text for text in overrides if "=" in text]
     laid_over = [_read_file(_find_over(text), ()) for text in overrides if "=" not in text]
-    tree = functools.reduce(merge, laid_over, _read_file(find(name), ()))
-    return functools.reduce(override, keys, dict(tree))
+    return functools.reduce(override, keys, dict(functools.reduce(merge, laid_over, tree)))
 
 
 def _find_over(name: str) -> Path:
@@ -134,8 +158,17 @@ def find(name: str, base: Path | None = None) -> Path:
     known = shipped()
     if name in known:
         return known[name].resolve()
-    hint = nearest(name, sorted(known))
-    raise UserError(f"no config file and no shipped config is named {name!r}{hint}")
+    raise UserError(f"no config file and no shipped config is named {name!r}{_hint(name, known)}")
+
+
+def _hint(name: str, known: Mapping[str, Path]) -> str:
+    """Return the end of a message: the config nearest to a name, of its folder and of the shipped ones."""
+    folder = Path(name).parent
+    names = sorted(str(folder / file.name) for file in folder.glob("*.y*ml"))
+    if close := nearest(name, [*names, *known], listed=False):
+        return close
+    there = f"; {folder} holds {', '.join(names[:MAX_CONFIGS])}" if names else ""
+    return f"{there}; `vlmrl list configs` lists the {len(known)} shipped ones"
 
 
 def merge(base: object, over: object, key: str = "") -> Any:
@@ -184,11 +217,11 @@ def named(text: str) -> tuple[str, dict[str, Any]]:
     match = re.fullmatch(r"([^()]+)(?:\((.*)\))?", text, re.DOTALL)
     if match is None:
         raise UserError(f"{text!r}: expected NAME or NAME(key=value, ...)")
-    options = [option.strip() for option in _split_at_commas(match[2] or "")]
+    options = [option.strip() for option in split_at_commas(match[2] or "")]
     return match[1].strip(), pairs([option for option in options if option])
 
 
-def _split_at_commas(text: str) -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Split a text at the commas outside of brackets, braces and quotes."""
     pieces, depth, quote = [""], 0, ""
     for char in text:
@@ -242,6 +275,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
+    return _mapping(text, path)
+
+
+def _mapping(text: str, path: Path) -> dict[str, Any]:
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected a mapping, got {type(tree).__name__}")
@@ -251,15 +288,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def _read_file(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     if path in below:
         raise UserError(f"{path}: extends itself through {' -> '.join(p.name for p in below)}")
-    tree = read_mapping(path)
-    parent = tree.pop("extends", None)
-    if parent is None:
-        return tree
+    return _extend(read_mapping(path), path, below)
+
+
+def _extend(tree: dict[str, Any], path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    parents = tree.pop("extends", None) or []
+    parents = parents if isinstance(parents, list) else [parents]
     try:
-        parent_path = find(str(parent), path.parent)
+        paths = [find(str(parent), path.parent) for parent in parents]
     except UserError as error:
         raise UserError(f"{path}: extends: {error}") from error
-    return dict(merge(_read_file(parent_path, (*below, path)), tree))
+    bases = [_read_file(base, (*below, path)) for base in paths]
+    return dict(functools.reduce(merge, [*bases, tree]))
 
 
 def _parse(text: str, where: str) -> Any:
@@ -267,5 +307,18 @@ def _parse(text: str, where: str) -> Any:
         return load_yaml(text)
     except DuplicateKey as error:
         raise UserError(f"{where}, {error}") from error
+    except yaml.MarkedYAMLError as error:
+        raise UserError(f"{where}{_position(error)}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def _position(error: yaml.MarkedYAMLError) -> str:
+    """Return the end of a message: the line that is no YAML, why, and what helps where that is known."""
+    why = error.problem or error.context
+    mark = error.problem_mark or error.context_mark
+    if mark is None or mark.buffer is None:
+        return f": not valid YAML: {why}"
+    line = mark.buffer.split("\n")[mark.line].rstrip("\0").strip()
+    cure = next((text for pattern, text in CURES.items() if re.search(pattern, str(why))), "")
+    return f", line {mark.line + 1}: not valid YAML: {why}{line and f': {line:.200}'}{cure}"

@@ -16,7 +16,7 @@ from vlmrl.config import schedule
 from vlmrl.config.exclusions import refuse_keys
 from vlmrl.config.named_models import NamedModels, name_model
 from vlmrl.config.section import Free, PluginRef, Section, refusing
-from vlmrl.config.sections.data import DataConfig, SourceConfig
+from vlmrl.config.sections.data import HELD_OUT, DataConfig, SourceConfig
 from vlmrl.config.sections.model import (
     ClusterConfig,
     DistributedConfig,
@@ -377,13 +377,14 @@ class Config(Section):
     def named_sources(self) -> list[SourceConfig]:
         """Every source that the config names: to train, to evaluate, for the cold start."""
         evaluated = self.evaluation.sources if self.evaluation else []
-        cold_start = [*self.sft.sources, *self.sft.validation] if self.sft else []
+        cold_start = [*self.sft.named_sources, *self.sft.validation] if self.sft else []
         return [*self.data.train, *evaluated, *cold_start]
 
     @property
     def held_out(self) -> list[SourceConfig]:
         """The sources of the evaluation, their rows limited as it says.
 
+        Where none is named and the data have no `test`, `vlmrl.data.source.evaluated` says the split.
         Empty if there is none; a reward model writes nothing, its pairs are `sft.validation`.
         """
         if self.evaluation is None or self.trains_scores:
@@ -391,7 +392,7 @@ class Config(Section):
         limit = self.evaluation.limit
         chosen = self.evaluation.sources
         if not chosen and not self.evaluation.benchmarks:
-            chosen = [source.whole(source.held_out) for source in self.data.train]
+            chosen = [source.whole(source.held_out or HELD_OUT[0]) for source in self.data.train]
         if limit is None:
             return chosen
         return [s.model_copy(update={"limit": min(limit, s.limit or limit)}) for s in chosen]

@@ -69,6 +69,10 @@ class Card:
         """Text on which a small model's tokenizer is trained (questions and demonstrations)."""
         return []
 
+    def splits_there(self) -> tuple[str, ...]:
+        """Return the splits that the data have, as far as that is known without reading them: `splits`."""
+        return self.splits
+
     def fitting_verifiers(self) -> tuple[str, ...]:
         """Return the names of verifiers that fit these data: `verifiers`, or what the options make of it."""
         return self.verifiers

@@ -179,7 +179,7 @@ def _cache() -> Path:
 def _released_archive() -> str | None:
     """Return the URL of this version's archive, if the package's metadata name a repository."""
     try:
-        stated = importlib.metadata.metadata("vlmrl").get_all("Project-URL") or []
+        stated = importlib.metadata.metadata(vlmrl.DISTRIBUTION).get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:
         return None
     urls = dict(tuple(line.split(", ", 1)) for line in stated if ", " in line)

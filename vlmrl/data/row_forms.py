@@ -153,7 +153,7 @@ def _reward(item: object) -> RowReward:
         if key not in KEYS:
             raise UserError(f"unknown key {key!r}{plugins.nearest(str(key), list(KEYS))}")
     name, weight, options = item.get("verifier"), item.get("weight", 1.0), item.get("options") or {}
-    shipped = plugins.names("verifier")
+    shipped = plugins.shipped("verifier")
     if name not in shipped:
         advice = plugins.nearest(str(name), shipped)
         raise UserError(f"verifier: expected a shipped one, got {name!r:.60}{advice}")

@@ -7,7 +7,7 @@ holds. A row's number is its place among them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from vlmrl import plugins
 from vlmrl.answers import templates
-from vlmrl.config import Config, DataConfig, SourceConfig, tree
+from vlmrl.config import HELD_OUT, Config, DataConfig, SourceConfig, tree
 from vlmrl.data.card import Card, read_split, select
 from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
@@ -277,14 +277,14 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
     from vlmrl.data import example_data
 
     name, options = example_data.resolve(config.card), example_data.resolve(config.options)
-    if not _is_data(name):
+    if not is_data(name):
         return name, options
     from vlmrl.data.layout_recognition import card_of_path  # data without a card
 
     return card_of_path(name, options), {"path": name, **options}
 
 
-def _is_data(name: str) -> bool:
+def is_data(name: str) -> bool:
     """Return whether a name means a data file or folder, there or not; a card's name never does."""
     if ":" in name or name.endswith(".py") or name in plugins.names("card"):
         return False
@@ -301,7 +301,11 @@ def open_target(
     Raises:
         UserError: no such card, file or split.
     """
+    from vlmrl.data import example_data
+
     name, split = target(text)
+    file = example_data.resolve(name)
+    split = split or (file_split(Path(file)) if is_data(file) else "train")
     return open_source(
         SourceConfig(card=name, options=dict(options or {}), split=split), Access(root)
     )
@@ -326,15 +330,48 @@ def open_held_out(settings: Config) -> list[Source]:
         UserError: as for `open_source`; the message says that the evaluation asks.
     """
     try:
-        return [open_configured(settings, source) for source in settings.held_out]
+        return [open_configured(settings, source) for source in evaluated(settings)]
     except UserError as error:
         assert settings.evaluation is not None
         if settings.evaluation.sources:
             raise UserError(f"evaluation.sources: {error}") from error
         raise UserError(
-            f"evaluation: {error}. Without evaluation.sources the split 'test' of the training "
-            "sources is evaluated: name sources, or set evaluation=null"
+            f"evaluation: {error}. Without evaluation.sources the split {HELD_OUT[0]!r} of the training "
+            f"sources is evaluated, else {', '.join(map(repr, HELD_OUT[1:]))}: name sources, or a split as "
+            "`held_out` of the source, or set evaluation=null"
         ) from error
+
+
+def evaluated(settings: Config) -> list[SourceConfig]:
+    """Return the sources of a config's evaluation, each with a split that its data have.
+
+    Raises:
+        UserError: there is no such card, option or file.
+    """
+    sources = settings.held_out
+    if not sources or (settings.evaluation and settings.evaluation.sources):
+        return sources
+    pairs = zip(sources, settings.data.train, strict=True)
+    return [s if train.held_out else _with_own_split(s) for s, train in pairs]
+
+
+def _with_own_split(source: SourceConfig) -> SourceConfig:
+    require_published(source)
+    split = held_out_split(open_card(source.card, source.options))
+    return source.model_copy(update={"split": split})
+
+
+def held_out_split(card: Card) -> str:
+    """Return the first of `HELD_OUT` that a card's data have; `test`, to be refused, if they have none."""
+    known = card.splits_there()
+    return next((split for split in HELD_OUT if split in known), HELD_OUT[0])
+
+
+def other_splits(settings: Config) -> Iterator[str]:
+    """Yield a line for each source of which another split than `test` is evaluated without being named."""
+    for stated, source in zip(settings.held_out, evaluated(settings), strict=True):
+        if source.split != stated.split:
+            yield f"source {source.label!r} has no split {stated.split!r}: {source.split!r} is evaluated"
 
 
 def open_configured(settings: Config, source: SourceConfig) -> Source:
@@ -344,18 +381,18 @@ def open_configured(settings: Config, source: SourceConfig) -> Source:
     return replace(opened, system=data.system)
 
 
-def target(text: str, otherwise: str = "train") -> tuple[str, str]:
-    """Return card and split of `CARD_OR_FILE[:split]`; without a split, a file's own or `otherwise`."""
+def target(text: str) -> tuple[str, str]:
+    """Return card and split of `CARD_OR_FILE[:split]`; the split is empty where none is named."""
     from vlmrl.data import example_data
 
     if text.startswith(example_data.PREFIX):  # whose colon begins no split
-        name, split = target(text.removeprefix(example_data.PREFIX), otherwise)
+        name, split = target(text.removeprefix(example_data.PREFIX))
         return example_data.PREFIX + name, split
     head, bracket, cut = text.partition("[")  # a cut may hold a colon
     name, colon, split = head.rpartition(":")
-    outside = name.endswith(".py") or ("." in name and not _is_data(name) and ":" not in name)
+    outside = name.endswith(".py") or ("." in name and not is_data(name) and ":" not in name)
     if not colon or outside:  # no split, but perhaps `file.py:Name` or `package.module:Name`
-        return text, file_split(Path(text)) if _is_data(text) else otherwise
+        return text, ""
     return name, split + bracket + cut
 
 

@@ -107,7 +107,8 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
         from vlmrl.data.tool_turns import read_tool_turns
 
         demo = replace(demo or Demo(), turns=read_tool_turns(row["turns"], typing.folder))
-    size = (row.get("width"), row.get("height"))
+    stated = [(row[key], key) for key in ("width", "height") if row.get(key) is not None]
+    size = tuple(int(to_number(*each)) for each in stated)  # a table of texts has them as texts
     return Sample(
         id=str(_get(row, "id", where)),
         source=typing.source,
@@ -118,7 +119,7 @@ def to_sample(row: Mapping[str, object], where: str, typing: Typing) -> Sample:
         meta={
             **_get(row, "meta", {}),
             "where": where,
-            "size": None if None in size else size,
+            "size": size if len(size) == 2 else None,
         },
         system=row_forms.read_system(row.get("system")),
         history=history,
@@ -219,7 +220,7 @@ def _frame(row: Mapping[str, Any], media: Sequence[Media], typing: Typing) -> Fr
     if space != "pixel":
         return Frame(space=space)
     if row.get("width") is not None and row.get("height") is not None:
-        width, height = (_number(row[key], key) for key in ("width", "height"))
+        width, height = (to_number(row[key], key) for key in ("width", "height"))
     elif media and media[0].url is None:
         width, height = measure_image(media[0], access_given(Access(typing.folder)))
     else:
@@ -254,7 +255,7 @@ def _typed(key: str, value: object) -> Any:
         except ValueError as error:
             raise UserError(f"not valid JSON: {error}") from error
     if key == "number":
-        return _number(value, key)
+        return to_number(value, key)
     if key == "labels" and isinstance(value, str):
         return [name.strip() for name in value.split(",")]  # as an answer is split
     if key in ("options", "box_labels") and isinstance(value, str):
@@ -265,13 +266,18 @@ def _typed(key: str, value: object) -> Any:
 
 
 def _weight(row: Mapping[str, object]) -> float:
-    weight = _number(_get(row, "weight", 1.0), "weight")
+    weight = to_number(_get(row, "weight", 1.0), "weight")
     if abs(weight) > row_forms.MAX_WEIGHT:
         raise UserError(f"weight: expected at most {row_forms.MAX_WEIGHT:g}, got {weight:g}")
     return weight
 
 
-def _number(value: Any, key: str) -> float:
+def to_number(value: Any, key: str) -> float:
+    """Return a number, which may be written as a text.
+
+    Raises:
+        UserError: it is no finite number; the message begins with `key`.
+    """
     try:
         number = float(value)
         if not math.isfinite(number):

@@ -7,6 +7,7 @@ another fill it exactly. Nothing is ever converted by this: what is declared cou
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from vlmrl.answers import geometry
 from vlmrl.data.annotations import SLACK_PX, StatedPlace
-from vlmrl.schema import Frame, Space, Span
+from vlmrl.schema import Frame, Sample, Space, Span
 
 SPACES: dict[Space, str] = {"pixel": "pixel", "norm1000": "0..1000", "norm1": "0..1"}
 FORMATS = ("x, y, width, height", "x1, y1, x2, y2")
@@ -114,6 +115,13 @@ def read_span(span: Span, duration: float, fps: float | None) -> dict[str, float
         name: end / duration if span.start >= 0 and end <= duration + slack else None
         for name, end in ends.items()
     }
+
+
+def content_of(sample: Sample) -> bytes:
+    """Return a digest of what a sample asks: its media, texts and truth, not its id."""
+    media = [(m.name, m.data, m.start, m.end) for m in sample.media]
+    content = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
+    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=12).digest()
 
 
 def equal_ids(ids: Iterable[str]) -> str:

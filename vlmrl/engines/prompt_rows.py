@@ -201,10 +201,10 @@ def prefill(
     """Run left-padded prompts once; return the cache, the last hidden states [P, H], the mask [P, L]."""
     encoded = [p.encoded for p in prompts]
     longest = max(len(e.ids) for e in encoded)
-    axes = encoded[0].position_ids.shape[0]
+    some = encoded[0].position_ids
     ids = torch.full((len(encoded), longest), policy.pad_id)
     mask = torch.zeros((len(encoded), longest), dtype=torch.long)
-    positions = torch.zeros((axes, len(encoded), longest), dtype=torch.long)
+    positions = some.new_zeros((len(some), len(encoded), longest))
     for row, e in enumerate(encoded):
         start = longest - len(e.ids)
         ids[row, start:] = torch.tensor(e.ids)

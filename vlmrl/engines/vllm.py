@@ -266,7 +266,9 @@ class RunningVllm(RunningEngine):
             self._recorder.clear()
         try:
             for number, prompt in enumerate(prompts):
-                waiting += self._enqueue(prompt, sampling_fields(self._policy, sampling, number))
+                guesses = self.options.speculative_tokens > 0
+                fields = sampling_fields(self._policy, sampling, number, guesses)
+                waiting += self._enqueue(prompt, fields)
             outputs = self._run(len(prompts), time.monotonic() + self.options.generate_timeout_s)
             requests, waiting = waiting, []
         finally:

@@ -94,6 +94,7 @@ class VllmServer(VllmOptions):
     capabilities = replace(VllmOptions.capabilities, concurrent=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.urls and (self.devices or self.num_servers != 1):
             raise ValueError("give either urls, or servers or devices to start")
         if self.devices and self.num_servers not in (1, len(self.devices)):
@@ -330,7 +331,8 @@ class RunningServers(ConcurrentRunningEngine):
     def _work(self, server: Server, job: Job, finished: Finished | None) -> None:
         while server.ready and (number := job.take()) is not None:
             prompt, life = job.prompts[number], server.life
-            fields = sampling_fields(self._policy, job.sampling, number)
+            guesses = self.options.speculative_tokens > 0
+            fields = sampling_fields(self._policy, job.sampling, number, guesses)
             try:
                 adapter = self.options.lora == "adapter"
                 answer = ask(server, prompt, fields, job, self._media, adapter)
@@ -495,7 +497,8 @@ class RunningServers(ConcurrentRunningEngine):
         store, length = self._own_store, self.options.length_limit(self._policy)
         server.life += 1
         server.wait_until_healthy(self.options.start_timeout_s)
-        server.require_model(self._policy, length, store.transfer.backend)
+        shortcuts = self.options.shortcuts()
+        server.require_model(self._policy, length, store.transfer.backend, shortcuts)
         if store.media is not None:
             server.require_folder(store.media)
         server.rpc("abandon_update", stage="start")

@@ -23,6 +23,7 @@ from vlmrl.forward.packing import rows_of
 from vlmrl.forward.shared import shared_hidden
 from vlmrl.models.attention import cast
 from vlmrl.models.base import Family
+from vlmrl.models.capped_head import cap_logits
 from vlmrl.models.value_head import TrainedHead, head_of
 from vlmrl.schema import Encoded, MicroBatch
 
@@ -237,10 +238,11 @@ def head_logprobs(
     if getattr(head, "bias", None) is not None:
         raise ValueError("language-model heads with a bias are not supported")
     weight: torch.Tensor = head.weight  # type: ignore[assignment]
+    settings = targets, temperature, entropy_gradient, getattr(head, "logit_cap", None)
     if not getattr(head, "kept_float32", False):
-        return _HeadLogProbs.apply(hidden, weight, targets, temperature, entropy_gradient)
+        return _HeadLogProbs.apply(hidden, weight, *settings)
     with torch.autocast(hidden.device.type, enabled=False):
-        return _HeadLogProbs.apply(hidden, weight.float(), targets, temperature, entropy_gradient)
+        return _HeadLogProbs.apply(hidden, weight.float(), *settings)
 
 
 def keep_float32(head: torch.nn.Module) -> None:
@@ -262,6 +264,8 @@ def _float32_logits(head: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor
 class _HeadLogProbs(torch.autograd.Function):
     """Compute log softmax(h Wᵀ / τ)[target] and the entropy chunk by chunk, with one dW buffer.
 
+    With a cap c, c tanh(h Wᵀ / c) takes the place of h Wᵀ.
+
     Checkpointing each chunk instead would make a fresh [V, H] gradient per chunk. Under autocast the
     products of the backward, which runs outside of it, are in its dtype too.
     """
@@ -274,18 +278,19 @@ class _HeadLogProbs(torch.autograd.Function):
         targets: torch.Tensor,
         tau: float,
         entropy_gradient: bool,
+        cap: float | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logprobs, entropies, normalisers = [], [], []
         (low,) = cast(weight)
         ctx.dtype = low.dtype
         for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK), strict=True):
-            logits = (h.to(ctx.dtype) @ low.T).float() / tau
+            logits, _ = _scaled_logits(h.to(ctx.dtype), low, tau, cap)
             normaliser = logits.logsumexp(-1)
             logprobs.append(logits.gather(1, t[:, None])[:, 0] - normaliser)
             logits.sub_(normaliser[:, None])
             entropies.append(-(logits.exp() * logits).sum(-1))
             normalisers.append(normaliser)
-        ctx.tau = tau
+        ctx.tau, ctx.cap = tau, cap
         entropy = torch.cat(entropies)
         ctx.save_for_backward(
             hidden, weight, targets, torch.cat(normalisers), entropy if entropy_gradient else None
@@ -305,7 +310,7 @@ class _HeadLogProbs(torch.autograd.Function):
             part = slice(start, start + CHUNK)
             h = hidden[part].to(ctx.dtype)
             # d logp / d logits = onehot(target) - softmax, over the temperature
-            logits = (h @ low.T).float() / ctx.tau
+            logits, slope = _scaled_logits(h, low, ctx.tau, ctx.cap)
             logits.sub_(normalisers[part, None])
             of_entropy = None
             if entropies is not None:
@@ -315,12 +320,25 @@ class _HeadLogProbs(torch.autograd.Function):
             grad = grad * (grads[0][part, None] / ctx.tau)
             if of_entropy is not None:
                 grad += of_entropy
+            if slope is not None:
+                grad *= slope
             grad = grad.to(ctx.dtype)
             if grad_hidden is not None:
                 grad_hidden[part] = (grad @ low).to(hidden.dtype)
             if grad_weight is not None:
                 _add_product(grad_weight, grad, h)
-        return grad_hidden, grad_weight, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None
+
+
+def _scaled_logits(
+    hidden: torch.Tensor, weight: torch.Tensor, tau: float, cap: float | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the logits [N, V] over the temperature and, with a cap, its slope there, 1 - tanh²."""
+    logits = (hidden @ weight.T).float()
+    if cap is None:
+        return logits / tau, None
+    capped = cap_logits(logits, cap)
+    return capped / tau, 1 - (capped / cap) ** 2
 
 
 def _entropy_gradient(
@@ -377,9 +395,9 @@ def _pad_rows(
     prompt_lengths = torch.tensor([len(encoded[i].ids) for i in micro.group.tolist()])
     lengths = prompt_lengths + micro.lengths
     rows, longest = len(prompt_lengths), int(lengths.max())
-    axes = encoded[0].position_ids.shape[0]
+    some = encoded[0].position_ids
     ids = torch.full((rows, longest), pad_id, dtype=torch.long)
-    positions = torch.zeros((axes, rows, longest), dtype=torch.long)
+    positions = some.new_zeros((len(some), rows, longest))
     for row, which in enumerate(micro.group.tolist()):
         prompt, start, end = encoded[which], int(prompt_lengths[row]), int(lengths[row])
         ids[row, :start] = torch.tensor(prompt.ids)

@@ -20,6 +20,7 @@ from vlmrl.forward.logprobs import completion_logprobs, scored_logprobs
 from vlmrl.forward.packing import rows_of
 from vlmrl.forward.shared import SharedLayout, sharing
 from vlmrl.models.base import Family
+from vlmrl.models.cache_sizes import recurs
 from vlmrl.schema import Encoded, MicroBatch
 
 
@@ -71,7 +72,7 @@ def one_by_one(
 class _Prefix:
     """The tensors that completions need of their prompt, as computed and as leaves of their graphs.
 
-    They are the last hidden state [1, H], then keys and values [1, K, P, D] of every layer.
+    They are the last hidden state [1, H], then keys and values [1, K, P, D] of every layer, or its states.
     """
 
     computed: tuple[torch.Tensor, ...]
@@ -83,11 +84,19 @@ def _compute_prefix(model: Any, family: Family, prompt: Encoded) -> _Prefix:
     ids = torch.tensor([prompt.ids], device=device)
     positions = prompt.position_ids[:, None].to(device)
     features = family.spread(family.tower_features(model, [prompt]), [prompt], [0])
-    cache = DynamicCache()
+    text = model.config.get_text_config()
+    cache = DynamicCache(config=text) if recurs(text) else DynamicCache()
     hidden = family.decode(model, ids, torch.ones_like(ids), positions, features, cache)
     layers: list[Any] = cache.layers
-    computed = (hidden[:, -1], *(x for layer in layers for x in (layer.keys, layer.values)))
+    computed = (hidden[:, -1], *(x for layer in layers for x in _held_by(layer)))
     return _Prefix(computed, tuple(x.detach().requires_grad_() for x in computed))
+
+
+def _held_by(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the keys and values of a layer of a cache, or the states that it holds in place of them."""
+    if hasattr(layer, "recurrent_states"):
+        return layer.conv_states[0], layer.recurrent_states[0]
+    return layer.keys, layer.values
 
 
 def _continue_prefix(

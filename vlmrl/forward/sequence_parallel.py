@@ -24,6 +24,7 @@ import torch.distributed as dist
 from vlmrl.errors import UserError
 from vlmrl.models.attention import Attend, SlicedMask, cast, sliced_by
 from vlmrl.models.base import Family
+from vlmrl.models.cache_sizes import recurs
 from vlmrl.system import distributed
 
 
@@ -129,6 +130,11 @@ def find_obstacle(model: Any, supported: bool, parts: int) -> str | None:
         return (
             f"distributed.sequence_parallel: {parts}, but this model family or its attention "
             f"({text._attn_implementation}) does not support it; use 1"
+        )
+    if recurs(text):
+        return (
+            f"distributed.sequence_parallel: {parts}, but the gated delta-nets of this model read their "
+            "rows from the first token to the last; use 1"
         )
     if text.num_key_value_heads % parts:
         return (

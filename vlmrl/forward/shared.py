@@ -15,6 +15,7 @@ tokens of the longest prompt and completion; H query heads, K key heads, D head 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from vlmrl.forward.sequence_parallel import Split
 
 KeysValues = tuple[tuple[torch.Tensor, torch.Tensor], ...]
-"""Keys and values of every layer, [1, K, P, D] each."""
+"""Keys and values of every layer, [1, K, P, D] each; of a layer that holds a state `delta_net.States`."""
 
 
 def shared_hidden(
@@ -97,13 +98,15 @@ def pack_row(
     ids = torch.empty(layout.length, dtype=torch.long)
     ids[prompts] = torch.tensor([i for e in encoded for i in e.ids])
     ids[columns] = micro.token_ids[row, step]
-    positions = torch.empty((encoded[0].position_ids.shape[0], layout.length), dtype=torch.long)
+    some = encoded[0].position_ids
+    positions = some.new_empty((len(some), layout.length))
     positions[:, prompts] = torch.cat([e.position_ids for e in encoded], 1)
     if micro.suffixes:
         follow = [micro.follow(i, n) for i, n in enumerate(lengths.tolist())]
-        positions[:, columns] = torch.cat(follow, 1)
+        positions[:, columns] = torch.cat(follow, 1).to(some.dtype)
     else:
-        positions[:, columns] = torch.tensor([e.next_position for e in encoded])[group[row]] + step
+        starts = torch.tensor([e.next_position for e in encoded], dtype=some.dtype)
+        positions[:, columns] = starts[group[row]] + step
     row, step = micro.mask.nonzero(as_tuple=True)
     last = layout.prompt_end[group[row]] - 1
     scored = torch.where(step > 0, layout.row_start[row] + step - 1, last)
@@ -274,6 +277,16 @@ class SharedMask(Mask):
             return AfterPrompt.apply(*cast(*inputs), self, scale).transpose(1, 2)
         row = (x[0].transpose(0, 1) for x in cast(*inputs))
         return Cascade.apply(*row, self, scale)[None]
+
+    def recur(
+        self, layer: int, run: Callable[..., torch.Tensor], hidden: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what a layer that holds a state makes of the row [1, L, H], as `attend`."""
+        from vlmrl.forward import handed_states  # few models have such layers
+
+        if self.prompt_kv is not None:
+            return handed_states.recur_after(self.prompt_kv[layer], layer, run, hidden)
+        return handed_states.recur_packed(self.layout, layer, run, hidden[0])[None]
 
 
 def _make_additive(seen: torch.Tensor) -> torch.Tensor:

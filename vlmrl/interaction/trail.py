@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.answers import templates
 from vlmrl.models.base import Family
 from vlmrl.schema import Call, Completion, Encoded, Experts, FinishReason, Prompt, Segment, Suffix
 from vlmrl.schema.media import Decoded
@@ -83,7 +84,8 @@ class Trail:
         Raises:
             UserError: the family cannot show it.
         """
-        text = self.family.reply(self.processor, parts)
+        piece = self.family.reply(self.processor, parts)
+        text = templates.end_before_thought(piece, self.prompt.sample.template)
         media = tuple(part for part in parts if not isinstance(part, str))
         start = (self.encoded or self.prompt.encoded).next_position
         encoded = self.family.extend(self.processor, text, media, start)

@@ -22,7 +22,7 @@ from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 # isort: split
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
 """Attention of query [B, H, T, D] on key and value [B, K, T, D] by a mask, to [B, T, H, D]."""
@@ -46,6 +46,15 @@ class Mask:
         `key` and `value` are [N, K, T, D]: what the layer's cache returned, or the row's own without one.
         """
         raise TypeError(f"{type(self).__name__} must define attend")
+
+    def recur(
+        self, layer: int, run: Callable[..., torch.Tensor], hidden: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what a layer that holds a state makes of hidden states [N, S, H]; see `delta_net`.
+
+        `run` is the layer's own forward.
+        """
+        raise TypeError(f"{type(self).__name__} must define recur")
 
 
 class SlicedMask:
@@ -87,6 +96,13 @@ def masked_by(make: Callable[[MaskFunction], Mask]) -> Iterator[None]:
         yield
     finally:
         _MAKE.reset(token)
+
+
+def active_mask() -> Mask | None:
+    """Return the mask that `masked_by` makes for causal layers inside its block; None outside."""
+    make = _MAKE.get()
+    function: Any = causal_mask_function  # stated for single places, made for many
+    return None if make is None else make(function)
 
 
 @contextlib.contextmanager

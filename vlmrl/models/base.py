@@ -59,7 +59,7 @@ class Family:
     decoder_layers: ClassVar[tuple[str, ...]] = ()
     """Paths of the lists of layers that FSDP and gradient checkpointing wrap, the language model's first."""
     shared: ClassVar[bool] = False
-    """Whether all layers attend through transformers' registries.
+    """Whether all layers attend through transformers' registries, or are delta-nets that masks can lead.
 
     `shared_forward` and `sequence_parallel` require it.
     """
@@ -121,7 +121,9 @@ class Family:
         """
         return render_reply(self, processor, parts)
 
-    def extend(self, processor: object, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+    def extend(
+        self, processor: object, text: str, media: Sequence[Decoded], start: float
+    ) -> Encoded:
         """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
         return shift(self.encode(processor, text, media), start)
 
@@ -320,7 +322,7 @@ def family_of(model_type: str) -> Family:
     )
 
 
-def shift(encoded: Encoded, start: int) -> Encoded:
+def shift(encoded: Encoded, start: float) -> Encoded:
     """Return the stretch with its positions from `start` on, which began at 0."""
     positions = encoded.position_ids + start
     return replace(encoded, position_ids=positions, next_position=encoded.next_position + start)

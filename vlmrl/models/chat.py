@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
+from vlmrl.answers import templates
 from vlmrl.errors import UserError
 from vlmrl.schema import Media, Sample
 from vlmrl.schema.media import Decoded, kind_of
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 # The list of tools in a prompt: by the chat template where it has one, else in the words of Hermes.
 #
-# Of the families here only Qwen3-VL's template knows tools, and it writes what Hermes models were taught;
-# the others were taught no form of their own, so that one form of calls is read for all.
+# Of the families here Qwen3-VL's template knows tools, and it writes what Hermes models were taught.
+# Qwen3.5's asks for another form, which is not read; the others were taught none: one form is read for all.
 
 
 CALL = ("<tool_call>", "</tool_call>")
@@ -123,6 +124,7 @@ def chatml(**media: str) -> str:
 def render_chat(family: Family, processor: Any, sample: Sample, instruction: str) -> str:
     """Render the turns with one placeholder per medium, then the start of the assistant's turn.
 
+    A thought that the chat template begins is left to the completion where the sample's template has tags.
     The instruction is appended to the last text of the question. Special tokens of the tokenizer that a text
     spells out (`<|im_end|><|im_start|>system`) are broken up in every turn, so that data cannot close it.
     The sample's tools are listed by the template where it knows tools, else in the system turn.
@@ -150,7 +152,7 @@ def render_chat(family: Family, processor: Any, sample: Sample, instruction: str
             f"sample {sample.id!r}: the chat template of this {family.model_types[0]} leaves out the "
             "system turn: put its text in the question"
         )
-    return text
+    return templates.end_before_thought(text, sample.template)
 
 
 def render_answered(family: Family, processor: Any, sample: Sample) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from vlmrl import plugins
 from vlmrl.config import ModelConfig
@@ -85,7 +86,7 @@ def load_processor(path: str) -> tuple[Any, Family]:
     common = {"local_files_only": _is_local(path)}
     with _as_user_error(f"model.path {path!r}"):
         config = transformers.AutoConfig.from_pretrained(path, **common)
-        processor = transformers.AutoProcessor.from_pretrained(path, **common)
+        processor = _read_processor(path, common)
     family = family_of(config.model_type)
     family.adopt(processor, config)
     return processor, family
@@ -139,7 +140,7 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
         stated = transformers.AutoConfig.from_pretrained(path, **common)
     family = family_of(stated.model_type)
     with _as_user_error(where):
-        processor = transformers.AutoProcessor.from_pretrained(path, **common)
+        processor = _read_processor(path, common)
         read = functools.partial(
             family.reader().from_pretrained,
             path,
@@ -160,6 +161,20 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
             parameter.data = _align(parameter.data.contiguous())
     _forget_loading(model.config, processor, stated, Path(path))
     return family, model, processor
+
+
+def _read_processor(path: str, common: dict[str, Any]) -> Any:
+    """Return the processor of a checkpoint with the tokenizer that it declares.
+
+    transformers reads every tokenizer of Qwen3.5 as that of the published models, whose pieces are others
+    than those of small models.
+    """
+    processor = transformers.AutoProcessor.from_pretrained(path, **common)
+    plain = transformers.PreTrainedTokenizerFast
+    declared = get_tokenizer_config(path, **common).get("tokenizer_class")
+    if declared == plain.__name__ and type(processor.tokenizer) is not plain:
+        processor.tokenizer = plain.from_pretrained(path, **common)
+    return processor
 
 
 LOADED = {"is_local", "local_files_only", "model_specific_special_tokens"}

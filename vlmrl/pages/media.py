@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -180,6 +180,55 @@ def shapes(value: object, view: MediaView | None) -> tuple[Shape, ...]:
         return ()
     drawn = [s for m in marks(value) if _are_numbers(m.numbers) for s in _draw(m, view)]
     return tuple(dict.fromkeys(drawn))
+
+
+def say_truth(truth: Mapping[str, Any], frame: Mapping[str, Any] | None = None) -> str:
+    """Return a truth, typed JSON, without the marks of JSON; places as `say_value` says them."""
+    known = {key: value for key, value in truth.items() if value not in (None, False)}
+    if known.get("none"):
+        return "nothing to find"
+    if isinstance(accepted := known.get("text"), list):
+        known["text"] = " or ".join(map(str, accepted))
+    texts = {key: say_value(value, frame) for key, value in known.items()}
+    alone = len(texts) == 1
+    return "; ".join(text if alone else f"{key}: {text}" for key, text in texts.items())
+
+
+def say_value(value: object, frame: Mapping[str, Any] | None = None) -> str:
+    """Return typed JSON (`json_form.to_json`) as a reader says it, numbers rounded.
+
+    Places are in the space of the frame, so that they compare with what a model wrote in it; without a
+    frame, or one that does not know the size, in the unit square.
+    """
+    size = _extent(frame or {})
+    if size and (drawn := marks(value)):
+        return "; ".join(_say_mark(mark, size) for mark in drawn)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {say_value(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        nested = any(isinstance(item, list | Mapping) for item in value)
+        return ("; " if nested else ", ").join(map(say_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _extent(frame: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return what the unit square is as wide and as high as in the space of a frame; None: not known."""
+    space = frame.get("space", "pixel")
+    if space in ("norm1000", "norm1"):
+        return (1000, 1000) if space == "norm1000" else (1, 1)
+    prefix = "resized_" if space == "resized" else ""
+    width, height = frame.get(f"{prefix}width"), frame.get(f"{prefix}height")
+    return (width, height) if width and height else None
+
+
+def _say_mark(mark: Mark, size: tuple[float, float]) -> str:
+    numbers = [
+        f"{n if mark.shape == 'span' else n * size[i % 2]:.4g}" for i, n in enumerate(mark.numbers)
+    ]
+    unit = " s" if mark.shape == "span" else ""
+    when = "" if mark.time is None else f" at {mark.time:.4g} s"
+    label = f" {mark.label}" if mark.label else ""
+    return f"{mark.shape} [{', '.join(numbers)}]{unit}{label}{when}"
 
 
 def _draw(mark: Mark, view: MediaView) -> list[Shape]:

@@ -6,7 +6,7 @@ A checkpoint holds it next to the merged weights, and a resumed run reads it bac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,22 @@ import safetensors.torch
 import torch
 
 from vlmrl.policy.policy import Policy
+from vlmrl.policy.trainable import is_adapter
 
 FOLDER = "adapter"
 """The folder inside a checkpoint."""
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _MODEL, _NAME = "base_model.model.", ".default."
 """What peft puts before the name of a weight, and what it leaves out of it in files."""
+_LENGTHS = ".lora_magnitude_vector"
+"""The end of the path of DoRA's lengths; in files it is their whole name."""
 
 
 def save(folder: Path, policy: Policy, state: Mapping[str, torch.Tensor]) -> None:
     """Write the adapter, whose weights are `state` (`Policy.training_state`), with peft's config of it.
 
-    The config names the base model as the run's config does; a local folder by its absolute path.
+    The config names the base model as the run's config does; a local folder by its absolute path. What
+    trains beside the adapter are peft's `modules_to_save`.
     """
     assert policy.adapter is not None
     folder.mkdir(parents=True)
@@ -37,14 +41,34 @@ def save(folder: Path, policy: Policy, state: Mapping[str, torch.Tensor]) -> Non
         policy.adapter.peft_config["default"],
         base_model_name_or_path=path,
         inference_mode=True,
+        modules_to_save=_whole_modules(policy, state) or None,
         auto_mapping={
             "base_model_class": base.__name__,
             "parent_library": base.__module__,
         },
     )
     config.save_pretrained(str(folder))
-    named = {_MODEL + name.replace(_NAME, "."): p.contiguous() for name, p in state.items()}
+    named = {
+        _MODEL + (_written(name) if is_adapter(name) else name): p.contiguous()
+        for name, p in state.items()
+    }
     safetensors.torch.save_file(named, folder / WEIGHTS, {"format": "pt"})
+
+
+def _whole_modules(policy: Policy, names: Iterable[str]) -> list[str]:
+    """Return the paths of the largest modules whose weights are all among these names, adapters apart.
+
+    A weight that is not in any, because others are beside it, is loaded by its name.
+    """
+    beside = {name for name in names if not is_adapter(name)}
+    paths: list[str] = []
+    for path, module in policy.base.named_modules() if beside else ():
+        own = {f"{path}.{name}" for name, _ in module.named_parameters()}
+        within = any(path.startswith(f"{other}.") for other in paths)
+        # peft wraps what is called, and a list is not.
+        if own and own <= beside and not within and not isinstance(module, torch.nn.ModuleList):
+            paths.append(path)
+    return paths
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
@@ -52,7 +76,18 @@ def load(checkpoint: Path) -> dict[str, Any]:
     file = checkpoint / FOLDER / WEIGHTS
     if file.is_file():
         named = safetensors.torch.load_file(file)
-        parts = {name: name.removeprefix(_MODEL).rpartition(".") for name in named}
-        return {f"{layer}{_NAME}{leaf}": named[name] for name, (layer, _, leaf) in parts.items()}
+        return {_name_of(name.removeprefix(_MODEL)): weight for name, weight in named.items()}
     older = checkpoint / "trainer/adapter.safetensors"  # up to format 2
     return safetensors.torch.load_file(older) if older.is_file() else {}
+
+
+def _written(name: str) -> str:
+    """Return the name of an adapter's weight in peft's files."""
+    return name.removesuffix(f"{_NAME}weight") if _LENGTHS in name else name.replace(_NAME, ".")
+
+
+def _name_of(written: str) -> str:
+    if written.endswith(_LENGTHS):
+        return f"{written}{_NAME}weight"
+    layer, _, leaf = written.rpartition(".")
+    return f"{layer}{_NAME}{leaf}" if is_adapter(written) else written

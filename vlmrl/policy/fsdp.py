@@ -223,6 +223,18 @@ class Sharded:
                 live.update(kept)
             self._reshard(*self._units)
 
+    def each_form(self) -> Iterator[torch.nn.Module]:
+        """Yield the model with its weights sliced, and with those of one unit after the other gathered.
+
+        Inside and outside `whole` a weight is not the same tensor, and each has what is set of it.
+        """
+        self.rest()
+        yield self.model
+        for unit in self._units:
+            unit.unshard()
+            yield self.model
+            unit.reshard()
+
     def load(self, state: Mapping[str, Any]) -> set[str]:
         """Load whole weights in place; return the names that the model does not have.
 

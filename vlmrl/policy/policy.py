@@ -31,6 +31,7 @@ from vlmrl.forward.logprobs import (
 )
 from vlmrl.models import attention, value_head
 from vlmrl.models.base import Family
+from vlmrl.models.cache_sizes import recurs
 from vlmrl.models.frozen_towers import install
 from vlmrl.models.loading import fingerprint
 from vlmrl.policy import trainable, weights
@@ -135,10 +136,14 @@ class Policy:
         """Install in the model what the forwards need: shared prompts, split tokens, checkpointing."""
         config = self.config
         self._can_share = self.family.shared and attention.install(self.base)
+        if self._can_share and recurs(self.base.config.get_text_config()):
+            from vlmrl.models import delta_net  # few models have such layers
+
+            delta_net.install(self.base)
         if config.dtype == "bfloat16":
             install_experts(self.base)
         if config.float32_head:
-            keep_float32(self.family.head(self.base))
+            keep_float32(self.base.get_output_embeddings())
         self.sharing = Sharing("auto", OptimizerConfig().shared_threshold, self._can_share)
         self.split = self._find_split()
         if config.gradient_checkpointing:
@@ -193,6 +198,35 @@ class Policy:
     def named(self) -> dict[str, torch.nn.Parameter]:
         """The trainable parameters by their names."""
         return {name: p for name, p in self.base.named_parameters() if p.requires_grad}
+
+    @contextlib.contextmanager
+    def training_only(self, towers: Sequence[str]) -> Iterator[None]:
+        """Let only the weights of these towers train inside, of those that do; all ranks enter together.
+
+        Raises:
+            UserError: no weight of one of the towers trains.
+        """
+        of = {name: trainable.tower_of(name, self.family) for name in self.named}
+        for tower in towers:
+            if tower not in of.values():
+                raise UserError(
+                    f"sft.align.towers: expected towers that train, of {sorted(set(of.values()))}, "
+                    f"got {tower!r}"
+                )
+        others = {name for name, tower in of.items() if tower not in towers}
+        self._let_train(others, False)
+        try:
+            yield
+        finally:
+            self._let_train(others, True)
+
+    def _let_train(self, names: Collection[str], trains: bool) -> None:
+        """Let gradients be computed of the weights of these names, or not; what they have is dropped."""
+        for model in [self.base] if self.sharded is None else self.sharded.each_form():
+            for name, parameter in model.named_parameters():
+                if name in names:
+                    parameter.requires_grad_(trains)
+                    parameter.grad = None
 
     @property
     def in_step(self) -> str | None:
@@ -588,7 +622,8 @@ class Policy:
                 entropy=entropy if objective.entropy_gradient else None,
             )
         )
-        out.loss.backward()
+        if out.loss.requires_grad:  # of texts alone it does not where only a projector trains
+            out.loss.backward()
         gap = (old - sampling)[mask]
         sums = {key: float(value) for key, value in out.metrics.items()}
         sums["loss/total"] = out.loss.item()
@@ -730,7 +765,7 @@ class Policy:
             yield number, self.family.published(self.base, part)
 
     def training_state(self) -> dict[str, torch.Tensor]:
-        """Return what `save` does not write: with LoRA the adapter's weights, otherwise nothing.
+        """Return what LoRA trains, the adapter's weights and those of `lora.full`; without it nothing.
 
         Of a sharded model they are copies on the CPU, and all ranks call together.
         """
@@ -738,8 +773,11 @@ class Policy:
             return {}
         if self.sharded is not None:
             self.sharded.rest()
-        state = self.base.state_dict()
-        adapter = {name: p for name, p in state.items() if trainable.is_adapter(name)}
+        adapter = {
+            name: parameter.detach()
+            for name, parameter in self.base.named_parameters()
+            if trainable.is_kept_apart(name, self.family, self.config)
+        }
         if self.sharded is None:
             return adapter
         return weights.copy_to_cpu(next(weights.gather([adapter])))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from vlmrl import DISTRIBUTION
 from vlmrl.errors import UserError
 
 OPTIMIZERS = {
@@ -34,7 +35,7 @@ def library(key: str) -> Any:
         import bitsandbytes
     except ImportError as error:
         raise UserError(
-            f"{key} needs bitsandbytes: pip install 'vlmrl[bitsandbytes]' ({error})"
+            f"{key} needs bitsandbytes: pip install '{DISTRIBUTION}[bitsandbytes]' ({error})"
         ) from error
     return bitsandbytes
 

@@ -1,7 +1,7 @@
 """The reference: the policy as RL began, frozen; a copy of its weights in memory and in a folder.
 
-With LoRA it is a copy of the adapter: a cold start has trained that one before RL began. The folder
-is written once, with checksums, and every resumed run reads it.
+With LoRA it is a copy of the adapter and of what trains beside it: a cold start has trained them before
+RL began. The folder is written once, with checksums, and every resumed run reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from vlmrl.errors import UserError
 from vlmrl.models.frozen_towers import install
 from vlmrl.policy import weights
-from vlmrl.policy.trainable import frozen_towers, is_adapter
+from vlmrl.policy.trainable import frozen_towers, is_kept_apart
 from vlmrl.system import distributed
 from vlmrl.system.files import NAME as CHECKSUMS
 from vlmrl.system.files import find_damage, persist, write_checksums
@@ -35,7 +35,7 @@ class Reference:
     """A frozen copy of the weights that `policy` has now.
 
     A model that is neither sharded nor has an adapter is copied as it is. Otherwise the copies, of
-    this rank's slices or of the adapter, change places with the policy's while the reference runs:
+    this rank's slices or of what LoRA trains, change places with the policy's while the reference runs:
     there is one model.
     """
 
@@ -115,11 +115,15 @@ class Reference:
             install(model, cast(Any, frozen_towers(model, self._policy.family)))
 
     def _own(self, model: Any) -> Iterator[weights.Unit]:
-        """Yield the weights of `model`, or of its adapter if it has one."""
+        """Yield the weights of `model`, or with LoRA what it trains of them."""
         for unit in weights.units_of(model, self._policy.family):
-            own = {n: w for n, w in unit.items() if self._policy.adapter is None or is_adapter(n)}
+            own = {n: w for n, w in unit.items() if self._is_own(n)}
             if own:
                 yield own
+
+    def _is_own(self, name: str) -> bool:
+        policy = self._policy
+        return policy.adapter is None or is_kept_apart(name, policy.family, policy.config)
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Any]:
@@ -146,4 +150,4 @@ class Reference:
             live = policy.sharded.slices()
         else:
             live = {name: p.detach() for name, p in policy.base.named_parameters()}
-        return [p for name, p in live.items() if policy.adapter is None or is_adapter(name)]
+        return [p for name, p in live.items() if self._is_own(name)]

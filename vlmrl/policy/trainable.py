@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 
-from vlmrl.config import ModelConfig
+from vlmrl.config import LoraConfig, ModelConfig
+from vlmrl.config.sections.model import Tower
 from vlmrl.errors import UserError
 from vlmrl.models import value_head
 from vlmrl.models.base import Family
@@ -19,7 +21,7 @@ from vlmrl.policy import quantization
 FUSED_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 """Ends of the names of weights [experts, ...] that hold all experts of a layer."""
 
-_OF_PEFT = re.compile(r"\.(?:base_layer|lora_[AB])\.")
+_OF_PEFT = re.compile(r"\.(?:base_layer|lora_\w+)\.")
 
 
 def quantize(model: Any, family: Family, config: ModelConfig) -> None:
@@ -111,33 +113,43 @@ def narrow(weight: torch.Tensor, config: ModelConfig) -> torch.Tensor:
 def with_lora(model: Any, family: Family, config: ModelConfig) -> Any:
     """Return the peft model around `model`, with adapters on the linear layers of the config's towers.
 
-    The adapters are float32, whatever the layers are.
+    The adapters are float32, whatever the layers are. Of other weights those of the towers in `lora.full`
+    train, and no more.
 
     Raises:
-        UserError: these towers have no layer that takes an adapter.
+        UserError: these towers have no layer that takes an adapter, or no weight that trains.
     """
     import peft
 
     assert config.lora is not None
-    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-    targets = [
-        name
-        for tower in config.lora.towers
-        for name in linear
-        if _takes_adapter(name, tower, family)
+    own = [
+        (tower_of(name, family), parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and is_kept_apart(name, family, config)
     ]
-    if not targets:
-        raise UserError(
-            f"model.lora.towers: {config.lora.towers} hold no layer that takes an adapter"
-        )
+    if missing := {*config.lora.full} - {tower for tower, _ in own}:
+        raise UserError(f"model.lora.full: {sorted(missing)} hold no weight that trains")
+    targets = _targets(model, family, config.lora)
+    ranks = {name: config.lora.ranks.get(t, config.lora.rank) for name, t in targets.items()}
+    rank = next(iter(ranks.values()))
     lora = peft.LoraConfig(
-        r=config.lora.rank,
+        r=rank,
+        rank_pattern={f"^{re.escape(n)}$": own for n, own in ranks.items() if own != rank},
         lora_alpha=config.lora.alpha,  # type: ignore[arg-type]
         lora_dropout=config.lora.dropout,
-        target_modules=targets,
+        target_modules=[*targets],
+        use_rslora=config.lora.rslora,
+        use_dora=config.lora.dora,
+        init_lora_weights=True if config.lora.init == "kaiming" else config.lora.init,
     )
     with _as_float32([model.get_submodule(name) for name in targets]), _without_type(model.config):
-        return peft.get_peft_model(model, lora)
+        adapted = peft.get_peft_model(model, lora)
+    if config.lora.dora:
+        for name in targets:
+            _set_lengths(model.get_submodule(name))
+    for _, parameter in own:  # peft has frozen them
+        parameter.requires_grad_(True)
+    return adapted
 
 
 @contextlib.contextmanager
@@ -164,13 +176,56 @@ def _as_float32(layers: Sequence[Any]) -> Iterator[None]:
         weight.data = data
 
 
-def delta_of(module: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return what the matrices A and B of an adapter add to the weight of peft's layer `module`.
+def merged(
+    module: Any,
+    weight: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the weight of peft's layer `module` with the matrices A and B of its adapter in it, float32.
 
-    Equals what peft computes, which needs them in the layer itself, not sharded.
+    `lengths` [rows] are those of DoRA. Equals what peft computes, which needs them in the layer itself, not
+    sharded.
     """
-    delta: torch.Tensor = second @ first * module.scaling["default"]
-    return delta
+    whole: torch.Tensor = weight.float() + (second @ first * module.scaling["default"]).float()
+    if lengths is None:
+        return whole
+    return whole * (lengths.float() / torch.linalg.norm(whole, dim=1))[:, None]
+
+
+def _targets(model: Any, family: Family, lora: LoraConfig) -> dict[str, Tower]:
+    """Return the paths of the linear layers that get an adapter, each with its tower.
+
+    Raises:
+        UserError: there are none, or an entry of `lora.targets` names none of them.
+    """
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    layers: dict[str, Tower] = {
+        n: tower for tower in lora.towers for n in linear if _takes_adapter(n, tower, family)
+    }
+    if not layers:
+        raise UserError(f"model.lora.towers: {lora.towers} hold no layer that takes an adapter")
+    if not lora.targets:
+        return layers
+    named = {end: {n for n in layers if fnmatchcase(f".{n}", f"*.{end}")} for end in lora.targets}
+    if idle := [end for end, names in named.items() if not names]:
+        ends = sorted({name.rpartition(".")[2] for name in layers})
+        raise UserError(
+            f"model.lora.targets: expected ends of paths of layers that take an adapter, as {ends}, "
+            f"got {idle}"
+        )
+    wanted = set().union(*named.values())
+    return {name: tower for name, tower in layers.items() if name in wanted}
+
+
+def _set_lengths(layer: Any) -> None:
+    """Let DoRA begin with the lengths of the rows of the layer's weight: peft saw none, see `_as_float32`."""
+    weight = layer.base_layer.weight
+    if hasattr(weight, "quant_state"):
+        weight = quantization.dequantize(weight)
+    lengths = torch.linalg.norm(weight.detach().float(), dim=1)
+    layer.lora_magnitude_vector["default"].weight.data = lengths
 
 
 def layer_of(name: str) -> str:
@@ -189,6 +244,13 @@ def decoder_layer_of(name: str, family: Family) -> str:
 def is_adapter(name: str) -> bool:
     """Return whether the weight of this name belongs to an adapter."""
     return ".lora_" in name
+
+
+def is_kept_apart(name: str, family: Family, config: ModelConfig) -> bool:
+    """Return whether a LoRA run keeps a weight beside the base model: an adapter's, or of `lora.full`."""
+    if config.lora is None or is_adapter(name):
+        return is_adapter(name)
+    return tower_of(name, family) in config.lora.full
 
 
 def _takes_adapter(layer: str, tower: str, family: Family) -> bool:

@@ -133,8 +133,10 @@ def _merge_one(name: str, unit: Unit, model: Any) -> torch.Tensor:
         quantization.dequantize(packed) if hasattr(packed, "quant_state") else _whole(unit[name])
     )
     first, second = (_whole(unit[f"{layer}.lora_{matrix}.default.weight"]) for matrix in "AB")
-    delta = trainable.delta_of(model.get_submodule(layer), first, second)
-    return (value.float() + delta.float()).to(value.dtype)
+    lengths = unit.get(f"{layer}.lora_magnitude_vector.default.weight")
+    lengths = None if lengths is None else _whole(lengths)
+    whole = trainable.merged(model.get_submodule(layer), value, first, second, lengths)
+    return whole.to(value.dtype)
 
 
 def _cast(weight: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 WINDOW = 10
 """Steps whose mean says what is wrong with a run now."""
@@ -15,6 +17,10 @@ BLIND_NATS = 1e-3
 """Log-prob a token that own answers must lose without their media."""
 COLLAPSED = 0.9
 """Share of the majorities of a step that are one answer from which the policy has collapsed to it."""
+RECENT = 100
+"""Steps whose own complaints are counted."""
+OFTEN = 0.25
+"""Share of them from which a complaint is a cause."""
 NO_ANSWERS = (
     "try a cold start (sft), instruct: true, a template that the model follows, or a larger "
     "rollout.max_tokens"
@@ -51,6 +57,20 @@ def complain(metrics: Mapping[str, float]) -> list[str]:
     return lines
 
 
+def complain_of_evaluation(evaluation: Mapping[str, Any], metric: str) -> list[str]:
+    """Return a sentence if an evaluation, as in evals/step-N.json, has means that leave completions out."""
+    if "with_zeros" not in evaluation:
+        return []
+    faults, masked = evaluation["faults"].items(), evaluation["masked"].items()
+    causes = [f"verifier {name!r} failed on {count}" for name, count in faults]
+    causes += [f"{count} ended with {reason!r} and were masked" for reason, count in masked]
+    line = f"of {evaluation['num_asked']} held-out completions {', '.join(causes)}: they count in no mean"
+    if metric in evaluation["with_zeros"]:
+        value, bound = evaluation["metrics"][metric], evaluation["with_zeros"][metric]
+        line += f"; with 0 for them {metric} is {bound:.3f} instead of {value:.3f}"
+    return [line]
+
+
 def complain_of_last(steps: Sequence[Mapping[str, float]]) -> list[str]:
     """Return what `complain` says of the mean of a run's last steps; `steps` are lines of metrics.jsonl."""
     values: dict[str, list[float]] = {}
@@ -59,6 +79,28 @@ def complain_of_last(steps: Sequence[Mapping[str, float]]) -> list[str]:
             if isinstance(value, int | float):
                 values.setdefault(key, []).append(value)
     return complain({key: statistics.fmean(numbers) for key, numbers in values.items()})
+
+
+def complain_of_many(steps: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return what at least a quarter of the last steps gave reason to say, in its last words, and how often.
+
+    The mean of steps may hide what the console said of each of them; `steps` are lines of metrics.jsonl.
+    """
+    recent, by_kind = steps[-RECENT:], dict[str, list[str]]()
+    for step in recent:
+        numbers = {key: v for key, v in step.items() if isinstance(v, int | float)}
+        for line in complain(numbers):
+            by_kind.setdefault(kind_of(line), []).append(line)
+    return [
+        f"in {len(lines)} of {len(recent)} steps, the last of them: {lines[-1]}"
+        for lines in by_kind.values()
+        if len(lines) >= OFTEN * len(recent)
+    ]
+
+
+def kind_of(line: str) -> str:
+    """Return what a complaint has in common with those of other numbers."""
+    return re.sub(r"[\d.]+", "#", line.rpartition("the last of them: ")[2])
 
 
 def _nothing_to_learn(metrics: Mapping[str, float]) -> list[str]:

@@ -122,6 +122,12 @@ def placement(name: str) -> Placement:
     )
 
 
+def rank_value(evaluation: Mapping[str, Any], metric: str) -> float:
+    """Return the value by which evaluations are ranked: what has no score for a fault or a mask counts 0."""
+    value: float = evaluation.get("with_zeros", {}).get(metric, evaluation["metrics"][metric])
+    return value
+
+
 def words_of(name: str) -> str:
     """Return the title of a panel that shows this metric alone; empty if the table has none."""
     metric = _TABLE["step"].get(name) or _TABLE["sft"].get(name)

@@ -136,6 +136,22 @@ def rounded(values: Sequence[float]) -> list[float | None]:
 
 Row = dict[str, Any]
 
+
+def score_of(completion: Row, name: str) -> float | None:
+    """Return the `reward` of a stored completion, or a verifier's score; None where it does not count."""
+    if name == "reward":
+        return float(completion["reward"]) if completion["valid"] else None
+    verdict = completion["verdicts"].get(name)
+    return verdict["score"] if verdict and verdict["applies"] else None
+
+
+def cluster_of(row: Row) -> str:
+    """Return what dependent samples share: the file of their main medium, by its content, else the id."""
+    main = row.get("main_medium")
+    medium = row["media"][main] if main is not None and main < len(row["media"]) else {}
+    return str(medium.get("thumbnail") or f"{row['source']}/{row['id']}")
+
+
 THUMBNAIL_SIDE = 640
 """Longest side of a stored image, pixels: enough for a person to judge a box."""
 

@@ -16,8 +16,8 @@ from vlmrl.config import Config
 from vlmrl.config.sections.run import hide_secrets
 from vlmrl.errors import UserError
 from vlmrl.runs import run_folder
-from vlmrl.runs.complaints import complain
-from vlmrl.runs.metrics import find, step_seconds
+from vlmrl.runs.complaints import complain, complain_of_evaluation
+from vlmrl.runs.metrics import find, rank_value, step_seconds
 from vlmrl.runs.output.events import ColdStartStep, Evaluated, Noted, Saved, Started, Step, Warned
 from vlmrl.runs.output.outputs import Activity, Output
 from vlmrl.runs.tracker import TrackedRun, Tracker
@@ -99,7 +99,7 @@ class RunLog:
         append_line(path, {"step": step, **to_json(metrics)})
         self._send(lambda tracker: tracker.log("sft", step, metrics))
         assert self._config.sft is not None
-        (first, begin), total = self._sft_begun, self._config.sft.max_steps
+        (first, begin), total = self._sft_begun, self._config.sft.total_steps
         left = (now - begin) / (step - first) * (total - step) if step > first else None
         self._output.say(ColdStartStep(step, total, left, metrics))
 
@@ -123,7 +123,9 @@ class RunLog:
         result, metric = evaluations[step], self._metric
         self._send(lambda tracker: tracker.log_evaluation(step, result["metrics"]))
         values = {at: content["metrics"][metric] for at, content in evaluations.items()}
-        best = max(values, key=lambda at: values[at])
+        best = max(values, key=lambda at: rank_value(evaluations[at], metric))
+        for complaint in complain_of_evaluation(result, metric):
+            self.message(complaint)
         self._output.say(
             Evaluated(
                 step,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from vlmrl import DISTRIBUTION
 from vlmrl.errors import UserError
 
 Phase = Literal["sft", "rl"]
@@ -80,7 +81,7 @@ class Tracker:
         except ModuleNotFoundError as error:
             if error.name != module.partition(".")[0]:
                 raise
-            command = f"pip install 'vlmrl[{self.extra}]'" if self.extra else "install it"
+            command = f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else "install it"
             raise UserError(
                 f"the package {error.name!r} is not installed: {command}, or take the tracker out"
             ) from error

@@ -24,14 +24,15 @@ class Encoded:
     `ids` has one id per position after media expansion (the trainer's input); `compact_ids` has ONE
     placeholder per medium (vLLM's input). `tensors` are the media tensors of this prompt alone, e.g.
     `pixel_values` [patches, dim] and `image_grid_thw` [images, 3]. `position_ids` is [3, T] for M-RoPE
-    families, [1, T] for others; a completion continues at `next_position`.
+    families, [1, T] for others; a completion continues at `next_position`. They are int64, or float32 for a
+    family that has fractions (Qwen3-Omni).
     """
 
     ids: tuple[int, ...]
     compact_ids: tuple[int, ...]
     tensors: Mapping[str, torch.Tensor]
     position_ids: torch.Tensor
-    next_position: int
+    next_position: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

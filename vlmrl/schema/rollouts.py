@@ -60,7 +60,7 @@ Origin = Literal[
 ]
 """Who wrote a completion: the policy from this very prompt; the policy with a hint; the policy after a
 critique, or told to think again; the model as RL began; somebody else; the policy that saw the media
-distorted; the policy from this very prompt in an earlier step."""
+distorted, or was asked in other words; the policy from this very prompt in an earlier step."""
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 """All origins; in tensors an origin is its index, so 0 is the policy."""
 KILLED = "killed_grader"

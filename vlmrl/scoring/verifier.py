@@ -243,7 +243,7 @@ class FunctionVerifier(Verifier):
     The function receives only the arguments it names, out of: `answer` (the answer span, None if
     there is none), `truth` (`schema.Truth`), `completion`, `sample`, `text` (the whole completion),
     `thought`. Returning None means "does not apply". A completion without an answer scores 0
-    without a call, unless the function asks for `completion` or `text`.
+    without a call, unless the function asks for `text`, or for `completion` and not for `answer`.
     """
 
     function: Callable[..., Any]
@@ -265,7 +265,8 @@ class FunctionVerifier(Verifier):
             "thought": completion.parsed.thought,
         }
         wanted = inspect.signature(self.function).parameters
-        if completion.answer is None and not {"completion", "text"} & set(wanted):
+        reads_whole = "text" in wanted or ("completion" in wanted and "answer" not in wanted)
+        if completion.answer is None and not reads_whole:
             return Verdict(0.0, note="no answer")
         result = self.function(**{k: v for k, v in offered.items() if k in wanted})
         if isinstance(result, Verdict):

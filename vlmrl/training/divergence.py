@@ -1,4 +1,4 @@
-"""What changes of the divergence during RL: its reference, and a weight that is led to a target.
+"""The reference of the divergence, and how it changes during RL.
 
 The reference of a checkpoint is in the folder of the run under a name that its step decides, so that a
 resumed run finds the one that it had; folders that no checkpoint needs are removed.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from vlmrl.algorithms.base import Algorithm
-from vlmrl.algorithms.losses import next_weight
 from vlmrl.config import Config
 from vlmrl.errors import UserError
 from vlmrl.policy import checkpoint
@@ -56,17 +54,6 @@ def refresh_reference(policy: Policy, config: Config, done: int) -> None:
                 shutil.rmtree(folder)
     policy.reference = None  # two copies may not fit
     policy.keep_reference(config.folder.resolve() / _name(config, done))
-
-
-def next_kl(algorithm: Algorithm, update: dict[str, float], completions: int) -> float | None:
-    """Return the weight of the divergence after a step, which is reported; None if it does not adapt."""
-    if algorithm.kl_target is None:
-        return None
-    update["update/kl_weight"] = algorithm.kl
-    divergence = update.get("loss/kl", algorithm.kl_target)
-    return next_weight(
-        algorithm.kl, divergence, algorithm.kl_target, algorithm.kl_horizon, completions
-    )
 
 
 def _name(config: Config, done: int) -> str:

@@ -222,16 +222,15 @@ def evaluate(
     of the sampled completions have the prefix `sampled/`. Each has a 95 % bootstrap interval,
     resampled by media file where several prompts share one, because they are not independent.
     `pass_at_k` is the chance that at least one of k samples reaches `config.pass_threshold` in
-    `config.metric`. With several ranks the batches are this rank's rows, dealt in turns, and every
-    rank gets the result of all.
+    `config.metric`. With several ranks the batches are this rank's rows; all get the result of all.
 
     With `config.force_thinking`, which needs the `policy`, every prompt whose template begins with a
     thought is also answered greedily, forced to think and forced not to: `forced/think/...`,
     `forced/direct/...` with the share that obeyed, and `forced/gain/...`, the mean of think - direct.
 
-    The greedy completions of `benchmarks`, sources with a `BenchmarkCard`, also give the benchmark's own
-    numbers: `<source>/strict` from the verdicts of its reward, `<source>/official` by the harness's rule.
-    `told` is told after each batch how many rows are done, by all ranks if they are as fast as this one.
+    The greedy completions of `benchmarks`, sources with a `BenchmarkCard`, also give its own numbers:
+    `<source>/strict` from the verdicts of its reward, `<source>/official` by the harness's rule.
+    `told` is told after each batch how many rows are done, if all ranks are as fast.
 
     Raises:
         UserError: `config.force_thinking`, and no prompt can be forced.
@@ -260,7 +259,8 @@ def evaluate(
     for name in ("reward", config.metric):
         if name not in values and name not in figures:
             raise NothingScored(f"evaluation: no completion has a {name!r}{_explain(scored)}")
-    return Evaluation(_sum_up(step, values, figures, passes, config), scored)
+    result = _sum_up(step, values, figures, passes, config) | _count_unscored(scored, values)
+    return Evaluation(result, scored)
 
 
 def _sum_up(
@@ -400,6 +400,38 @@ def _explain(scored: Sequence[tuple[str, Rollouts, Rewards]]) -> str:
         return ""
     reason, times = reasons.most_common(1)[0]
     return f"; {times} of {total} completions: {reason}"
+
+
+def _count_unscored(
+    scored: Sequence[tuple[str, Rollouts, Rewards]],
+    values: Mapping[str, Sequence[tuple[str, float]]],
+) -> dict[str, Any]:
+    """Return what the means of greedy completions leave out; empty if that is nothing.
+
+    `faults` counts those on which a verifier failed, by verifier, and `masked` the others, by how they ended;
+    `with_zeros` has the means in which all of them are 0, and `num_asked` counts the prompts.
+    """
+    faults: Counter[str] = Counter()
+    masked: Counter[str] = Counter()
+    missing: Counter[str] = Counter()
+    for drawn, rollouts, rewards in scored:
+        for p, prompt in enumerate(rollouts.batch.prompts) if drawn == "greedy" else ():
+            completion, verdicts = rollouts.completions[p][0], rewards.verdicts[p][0]
+            names = [name for name, verdict in verdicts.items() if verdict.fault is not None]
+            faults.update(names)
+            applies = any(verdict.applies for verdict in verdicts.values())
+            if not rewards.valid[p, 0] and applies:
+                masked.update([] if names else [completion.finish_reason])
+                names = ["reward", *names]
+            missing.update(names)
+            missing.update(f"{prompt.sample.source}/{name}" for name in names)
+    shares = distributed.gather((faults, masked, missing))
+    faults, masked, missing = (sum(counts, Counter()) for counts in zip(*shares, strict=True))
+    sums = {name: sum(value for _, value in values.get(name, ())) for name in missing}
+    counts = {name: len(values.get(name, ())) + missing[name] for name in missing}
+    means = {name: sums[name] / counts[name] for name in sorted(missing)}
+    counted = {"faults": dict(faults), "masked": dict(masked), "with_zeros": means}
+    return {"num_asked": len(values["answered"]), **counted} if faults or masked else {}
 
 
 def _count_passes(rewards: Rewards, config: EvaluationConfig) -> list[tuple[int, int]]:

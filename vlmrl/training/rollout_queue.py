@@ -1,4 +1,4 @@
-"""Rollouts in the loader's order; up to η batches are generated while the policy trains.
+"""Rollouts of the loader's prompts; up to η batches are generated while the policy trains.
 
 η is `rollout.max_staleness`. A batch is issued only when one is taken, and every step takes at least one.
 So with at most η batches issued beyond the next one, no token is older than η policy versions when it
@@ -13,6 +13,16 @@ With η = 2, where each step takes one batch; the weights of version k are those
     3       5                      3             1 to 3
     4       6                      4             2 to 4
 
+Batches are taken in the loader's order. With `rollout.streaming` groups are, as they are finished: of those
+that are, the P that were issued first, whichever batches they came with. So nobody waits for the longest
+completion of a batch, whose tokens may become older than η meanwhile: `within_bound` gives those no weight.
+As many groups are in flight as without. Three prompts a batch, η = 1, where b takes long:
+
+    step    issued at its start    trained on    in flight or finished, after it
+    0       abc def                a c d         b ef
+    1       ghi                    e f g         b hi
+    2       jkl                    b h i         jkl
+
 With several ranks each generates for its own prompts, at its own pace; they meet in `fill`, `take`,
 `drain` and `collect_state`, which all of them call in the same order.
 
@@ -22,6 +32,7 @@ which it is issued. That step is part of its key, so a resumed run draws and sam
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
@@ -30,13 +41,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from vlmrl.config import Config
 from vlmrl.data.loader import Loader
 from vlmrl.engines.base import ConcurrentRunningEngine, RunningEngine, Sampling
+from vlmrl.errors import UserError
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import rank_shards
-from vlmrl.schema import Completion, Prompt, PromptBatch, Rollouts
+from vlmrl.schema import Advantages, Completion, Prompt, PromptBatch, Rollouts
 from vlmrl.system import distributed
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import IdleMeter
@@ -46,6 +59,8 @@ SEED_PURPOSE = 11
 """Part of every sampling seed; see `BatchDraw.seed`."""
 GRACE = 15.0
 """Seconds that threads get to end when the run ends."""
+LOOK_S = 0.05
+"""Seconds between two looks of several ranks at what each of them has finished."""
 
 
 class RolloutQueue:
@@ -65,10 +80,12 @@ class RolloutQueue:
         whole: bool = False,
         finished: Callable[[Prompt, Group, float], None] | None = None,
     ) -> None:
-        self._staleness = config.rollout.max_staleness
+        self._staleness, self._streaming = config.rollout.max_staleness, config.rollout.streaming
         self._loader, self._engine, self._policy, self._config = loader, engine, policy, config
         self._whole, self._finished = whole, finished
         self._pending: deque[_PendingBatch] = deque()
+        self._news = threading.Event()
+        """Set when a group is finished, or a thread ends."""
         self._saved: deque[Mapping[str, Any]] = deque()
         self._observed: Mapping[str, np.ndarray] = {}
         self._cursor: Mapping[str, Any] | None = None
@@ -89,8 +106,8 @@ class RolloutQueue:
             self._waited = 0.0
             if self._staleness:
                 distributed.barrier()  # another rank may be evaluating still, at another temperature
-        while len(self._pending) <= self._staleness:
-            ahead = len(self._pending)
+        self._cursor = self.cursor  # what is drawn now is not taken
+        while (ahead := self._ahead) <= self._staleness:
             if ahead and step + ahead >= self._config.run.steps:
                 return
             pending = self._issue(step + ahead, extra, ahead)
@@ -101,16 +118,43 @@ class RolloutQueue:
     def take(self) -> Rollouts:
         """Return the oldest batch with all its completions: wait for them, or with η = 0 generate them.
 
+        With `rollout.streaming` it is a batch of the first P groups that are finished.
+
         Raises:
             Exception: whatever went wrong while they were generated.
         """
-        pending = self._pending[0]
         begin = time.monotonic()
-        rollouts = pending.result(self._whole)
+        rollouts = self._take_finished() if self._streaming else self._take_oldest()
         self._waited += time.monotonic() - begin
-        self._pending.popleft()
-        self._cursor = pending.batch.cursor
         return rollouts
+
+    def within_bound(self, advantages: Advantages, rollouts: Rollouts, version: int) -> Advantages:
+        """Return the advantages for training weights of `version`; changed with streaming only.
+
+        Tokens more than η versions old then get the weight 0 in the policy's loss, `token_weight` [P, G, T];
+        the metric `rollout/too_old` is their share, `rollout/versions` how many versions wrote a completion.
+        """
+        if not self._streaming:
+            return advantages
+        oldest, left_out = version - self._staleness, 0
+        completions = [c for group in rollouts.completions for c in group]
+        lengths = [c.num_tokens for c in completions]
+        weight = torch.ones(*rollouts.shape, max(lengths, default=0))
+        for p, group in enumerate(rollouts.completions):
+            for g, completion in enumerate(group):
+                old = sum(count for v, count in completion.versions if v < oldest)
+                weight[p, g, :old] = 0.0  # versions only grow along a completion
+                left_out += old
+        metrics = {
+            **advantages.metrics,
+            "rollout/too_old": left_out / max(1, sum(lengths)),
+            "rollout/versions": sum(len(dict(c.versions)) for c in completions)
+            / max(1, len(completions)),
+        }
+        extra = dict(advantages.extra)
+        if left_out:
+            extra["token_weight"] = weight * extra.get("token_weight", 1.0)
+        return replace(advantages, metrics=metrics, extra=extra)
 
     def drain(self) -> None:
         """Wait until no rank generates anything; finished groups stay, errors wait for `take`."""
@@ -157,7 +201,7 @@ class RolloutQueue:
 
     @property
     def cursor(self) -> Mapping[str, Any]:
-        """The loader's state after the last batch taken, from which a resumed run draws on."""
+        """The loader's state before the first batch not wholly taken, from which a resumed run draws on."""
         return self._loader.state if self._cursor is None else self._cursor
 
     def collect_state(self) -> tuple[list[Mapping[str, Any]], dict[str, np.ndarray]]:
@@ -189,12 +233,55 @@ class RolloutQueue:
         `state` and `observed` are what `collect_state` returned, with any number of ranks.
 
         Raises:
-            UserError: the data differ from those of the checkpoint.
+            UserError: the data differ from those of the checkpoint, or the order does.
         """
+        if not self._streaming and any(batch.get("taken") for batch in state):
+            raise UserError(
+                "resume: expected rollout.streaming true, as in the checkpoint, got false: some groups of a "
+                "batch are trained on, and others are not"
+            )
         self._loader.restore(cursor)
         self._cursor = cursor
         self._saved = deque(state)
         self._observed = observed
+
+    @property
+    def _ahead(self) -> int:
+        """Batches that are issued and not taken; with streaming their groups, in whole batches."""
+        if not self._streaming:
+            return len(self._pending)
+        return sum(map(_PendingBatch.count_left, self._pending)) // self._config.rollout.prompts
+
+    def _take_oldest(self) -> Rollouts:
+        rollouts = self._pending[0].result(self._whole)
+        self._cursor = self._pending.popleft().batch.cursor
+        return rollouts
+
+    def _take_finished(self) -> Rollouts:
+        """Wait for as many groups as a batch has, of any batches, and return them in the order of issue."""
+        pending = list(self._pending)
+        places = self._wait_for(self._config.rollout.prompts)
+        prompts = tuple(pending[batch].batch.prompts[number] for batch, number in places)
+        groups = [pending[batch].take(number) for batch, number in places]
+        home = {number: group for number, group in enumerate(groups) if group is not None}
+        while self._pending and not self._pending[0].count_left():
+            self._cursor = self._pending.popleft().batch.cursor
+        longest = max(pending[batch].longest for batch, _ in places)
+        return _gather(PromptBatch(prompts, self.cursor), home, self._whole, longest)
+
+    def _wait_for(self, count: int) -> list[tuple[int, int]]:
+        """Return where the first `count` finished groups are: the number of the batch, and in the batch."""
+        while True:
+            self._news.clear()
+            own = [
+                (b, n) for b, pending in enumerate(self._pending) for n in pending.finished_numbers
+            ]
+            finished = sorted(itertools.chain.from_iterable(distributed.gather(own)))
+            if len(finished) >= count:
+                return finished[:count]
+            for pending in self._pending:
+                pending.raise_error()
+            self._news.wait(None if distributed.world() == 1 else LOOK_S)
 
     def _issue(self, step: int, extra: int, ahead: int) -> _PendingBatch:
         """Draw the next batch, which is trained on at most `ahead` steps after this one."""
@@ -205,17 +292,20 @@ class RolloutQueue:
         progress = step / max(1, self._config.run.steps)
         batch = self._loader.next(draw.prompts, progress)
         finished: dict[int, Mapping[str, Any]] = {}
+        taken: set[int] = set()
         if saved is not None:
-            oldest = self._policy.version + ahead - self._staleness
+            taken = set(saved.get("taken", ()))
+            # With streaming those too old are kept: `within_bound` is about their tokens.
+            oldest = 0 if self._streaming else self._policy.version + ahead - self._staleness
             finished = self._young_groups(saved["groups"], batch, draw.group_size, oldest)
         groups = self._read_groups(finished, batch)
         parts = (self._config.run.seed, SEED_PURPOSE, step, extra)
         # The rest of a saved batch must not repeat the draws of its finished groups.
-        again = bool(finished) and not self._engine.capabilities.keyed
-        seed = seed_of(*parts, len(finished)) if again else seed_of(*parts)
+        again = bool(finished or taken) and not self._engine.capabilities.keyed
+        seed = seed_of(*parts, len(finished) + len(taken)) if again else seed_of(*parts)
         sampling = replace(Sampling.of(draw, draw.group_size, seed), branch=True)
         pending = _PendingBatch((step, extra), batch, groups, sampling, self._engine, self._meter)
-        pending.longest = draw.longest
+        pending.longest, pending.taken, pending.news = draw.longest, taken, self._news
         if (tell := self._finished) is not None:
             pending.finished = lambda prompt, group: tell(prompt, group, progress)
         return pending
@@ -280,6 +370,10 @@ class _PendingBatch:
         """Who else is given each group of a concurrent engine."""
         self.longest = sampling.max_tokens
         """Most tokens of a completion."""
+        self.taken: set[int] = set()
+        """Numbers of the prompts of all ranks whose groups are trained on already."""
+        self.news = threading.Event()
+        """What is set when a group is finished, or the thread ends."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -290,7 +384,11 @@ class _PendingBatch:
 
     def start(self) -> None:
         """Start generating in a thread."""
-        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+        # Listed here: from now on groups are added by the thread, and taken.
+        arguments = (self._list_missing(),)
+        self._thread = threading.Thread(
+            target=self._run, args=arguments, name="rollouts", daemon=True
+        )
         self._thread.start()
 
     def join(self, seconds: float | None = None) -> None:
@@ -302,13 +400,33 @@ class _PendingBatch:
         """Return the whole batch, or raise what the thread raised; `whole` as in `RolloutQueue`."""
         if self._thread is None:
             distributed.barrier()  # servers that the ranks share have one temperature at a time
-            self._generate()
+            self._generate(self._list_missing())
         self.join()
+        self.raise_error()
+        return _gather(self.batch, self.groups, whole, self.longest)
+
+    @property
+    def finished_numbers(self) -> list[int]:
+        """Numbers of this rank's finished groups that are not taken."""
+        return list(self.groups)
+
+    def count_left(self) -> int:
+        """Return how many groups are not taken, finished or not, of all ranks."""
+        return len(self.batch) - len(self.taken)
+
+    def take(self, number: int) -> Group | None:
+        """Take a finished group: return it, or None on other ranks than its home."""
+        self.taken.add(number)
+        group = self.groups.pop(number, None)
+        if not self.count_left():  # it may have to wait for an older batch
+            prompts = tuple(prompt.without_media() for prompt in self.batch.prompts)
+            self.batch = replace(self.batch, prompts=prompts)
+        return group
+
+    def raise_error(self) -> None:
+        """Raise what the thread raised, if it did."""
         if self._error is not None:
             raise self._error
-        groups = rank_shards.gather_groups(self.batch, self.groups, whole)
-        oldest = min((version for g in groups for c in g for version, _ in c.versions), default=0)
-        return Rollouts(self.batch, groups, oldest, self.longest)
 
     def state(self, observed: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return the key, and the finished groups with their samples' source and id, as JSON values.
@@ -322,17 +440,22 @@ class _PendingBatch:
             sample = self.batch.prompts[number].sample
             fields = [saved_completions.to_json(completion, observed) for completion in group]
             groups[str(number)] = {"sample": [sample.source, sample.id], "completions": fields}
-        return {"key": list(self.key), "groups": groups}
+        taken = {"taken": sorted(self.taken)} if self.taken else {}
+        return {"key": list(self.key), "groups": groups, **taken}
 
-    def _run(self) -> None:
+    def _list_missing(self) -> list[int]:
+        known = {*self.groups, *self.taken}
+        return [n for n in rank_shards.numbers_here(self.batch) if n not in known]
+
+    def _run(self, missing: list[int]) -> None:
         with self._meter:
             try:
-                self._generate()
+                self._generate(missing)
             except BaseException as error:  # `result` raises it again
                 self._error = error
+        self.news.set()
 
-    def _generate(self) -> None:
-        missing = [n for n in rank_shards.numbers_here(self.batch) if n not in self.groups]
+    def _generate(self, missing: list[int]) -> None:
         if not missing:
             return
         batch = self.batch if len(missing) == len(self.batch) else self.batch.part(missing)
@@ -344,9 +467,17 @@ class _PendingBatch:
             self.groups.update(zip(missing, generated, strict=True))
 
     def _add(self, number: int, group: Group) -> None:
-        self.groups[number] = group
         if self.finished is not None:
             self.finished(self.batch.prompts[number], group)
+        self.groups[number] = group  # from here on it may be taken
+        self.news.set()
+
+
+def _gather(batch: PromptBatch, home: Mapping[int, Group], whole: bool, longest: int) -> Rollouts:
+    """Return the batch with all ranks' groups, see `rank_shards.gather_groups`."""
+    groups = rank_shards.gather_groups(batch, home, whole)
+    oldest = min((version for g in groups for c in g for version, _ in c.versions), default=0)
+    return Rollouts(batch, groups, oldest, longest)
 
 
 def _merge(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

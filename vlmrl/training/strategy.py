@@ -135,7 +135,8 @@ class BatchDraw:
         Taken: 10 update, 11 rollouts (`RolloutQueue`), 12 shuffled rewards, 13 shuffled frames,
         14 rows that replace bad ones, 15 masked media, 16 choices of samplers, 17 hints, 18 critiques,
         19 rehearsal, 20 partial rollouts, 21 self-play, 22 captions, 23 blind answers, 24 descriptions,
-        25 noisy images, 26 rethinking, 27 replay, 28 sampling by advantage.
+        25 noisy images, 26 rethinking, 27 replay, 28 sampling by advantage, 29 question variants,
+        30 sampling by rank.
         """
         return seed_of(self.run_seed, purpose, self.step, self.number)
 
@@ -296,8 +297,8 @@ class Strategy:
         """Return the scored rollouts from which groups are selected and advantages computed.
 
         A completion that the policy did not sample from its very prompt says so (`Completion.origin`):
-        it then has no part in pass rates, curves and importance weights. Groups keep their size; further
-        ones may come behind them (`add_groups`).
+        it then has no part in pass rates, curves and importance weights. Groups keep their size, or all
+        of every batch grow by the same (`widen`); further ones may come behind them (`add_groups`).
         """
         return rollouts, rewards
 
@@ -343,6 +344,25 @@ def put_in(
             total[p, column], valid[p, column] = reward, True
     changed = replace(rollouts, completions=tuple(completions))
     return changed, Rewards(total, valid, tuple(verdicts))
+
+
+def widen(
+    rollouts: Rollouts, rewards: Rewards, count: int, origin: Origin
+) -> tuple[Rollouts, Rewards]:
+    """Return the rollouts with `count` further places behind each group, for `put_in`.
+
+    What fills a place until then is a copy of the group's last completion, neither valid nor judged.
+    """
+    fill = rewards.total.new_zeros(len(rollouts.completions), count)
+    longer = [(*g, *[g[-1].with_origin(origin)] * count) for g in rollouts.completions]
+    verdicts: list[tuple[Mapping[str, Verdict], ...]] = [
+        (*v, *[{}] * count) for v in rewards.verdicts
+    ]
+    return replace(rollouts, completions=tuple(longer)), Rewards(
+        torch.cat([rewards.total, fill], dim=1),
+        torch.cat([rewards.valid, fill.bool()], dim=1),
+        tuple(verdicts),
+    )
 
 
 def add_groups(

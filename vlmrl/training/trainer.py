@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,6 +25,7 @@ from vlmrl.policy.checkpoint_writer import CheckpointWriter
 from vlmrl.policy.optimizers import learning_rate
 from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
+from vlmrl.runs.metrics import rank_value
 from vlmrl.runs.rollout_rows import TrainerLogprobs
 from vlmrl.runs.run_log import RunLog
 from vlmrl.schema import Advantages, PromptBatch, Rewards, Rollouts, StepReport, TrainBatch
@@ -33,7 +34,7 @@ from vlmrl.system import distributed
 from vlmrl.system.interrupt import Interrupt
 from vlmrl.system.seeds import seed_of
 from vlmrl.system.timers import PhaseTimers
-from vlmrl.training import divergence, metrics
+from vlmrl.training import divergence, led_weights, metrics
 from vlmrl.training.dynamic_sampling import GroupSelection
 from vlmrl.training.rollout_queue import RolloutQueue
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, collect_state
@@ -63,8 +64,7 @@ class Trainer:
     checkpoints: CheckpointWriter
     held_out: Callable[[], Iterable[PromptBatch]] | None
     """Fresh batches of the evaluation sources; None: no evaluation."""
-    num_held_out: int = 0
-    """Rows of them."""
+    held_out_sources: Sequence[Source] = ()
     benchmarks: Sequence[Source] = ()
     """Those of the evaluation sources that are benchmarks."""
     strategies: Sequence[Strategy] = ()
@@ -84,8 +84,8 @@ class Trainer:
     """Finished steps."""
     evaluations: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Step -> result of every evaluation so far; part of the checkpoint."""
-    kl: float | None = None
-    """The weight of the divergence, where it adapts to a target; part of the checkpoint."""
+    led: Mapping[str, float] = field(default_factory=dict)
+    """What leads weights of the loss to a target (`led_weights`); part of the checkpoint."""
     _built: PluginRef | None = field(default=None, init=False, repr=False)
     """What `algorithm` was built from, where the config schedules anything."""
 
@@ -107,17 +107,23 @@ class Trainer:
         stored = self.config.run.stores_rollouts(self.done + 1)
         with self.timers("update"), self.logprobs.noting(self.policy, dealt, stored):
             lr = learning_rate(optimizer, self.done, self.config.run.steps)
-            update = self.policy.update(batches, self.algorithm, lr, self.progress)
+            acting = led_weights.acting(self.algorithm, self.led)
+            update = self.policy.update(batches, acting, lr, self.progress)
         with self.timers("sync"):
             self.engine.sync(self.policy)
-        self.kl = divergence.next_kl(self.algorithm, update, int(advantages.kept.sum()))
+        self.led = led_weights.lead(self.algorithm, self.led, update, int(advantages.kept.sum()))
         self.done += 1
         return self._report(checks | sampling | balance | update, rollouts, rewards, advantages)
 
-    def run(self, interrupt: Interrupt) -> bool:
-        """Train to the configured number of steps, with evaluations and checkpoints.
+    @property
+    def num_held_out(self) -> int:
+        """Return how many rows an evaluation asks."""
+        return sum(len(source.rows) for source in self.held_out_sources)
 
-        False if interrupted.
+    def run(self, interrupt: Interrupt) -> Iterator[StepReport]:
+        """Train to the configured number of steps, or to an interrupt, with evaluations and checkpoints.
+
+        A step comes when it is written and evaluated; its checkpoint, if due, when the next is asked for.
 
         Raises:
             NothingScored: an evaluation has no value of its metric; the checkpoint is written before.
@@ -137,12 +143,12 @@ class Trainer:
             except NothingScored:
                 self.save()  # the step itself is done
                 raise
+            yield report
             asked = distributed.any_rank(interrupt.asked)
             if last or improved or asked or self.done % self.config.run.save_every == 0:
                 self.save()
-            if asked and not last:
-                return False
-        return True
+            if asked:
+                return
 
     @property
     def progress(self) -> float:
@@ -155,7 +161,7 @@ class Trainer:
         if self.config.evaluation is None or not self.evaluations:
             return None
         metric = self.config.evaluation.metric
-        return max(self.evaluations, key=lambda step: self.evaluations[step]["metrics"][metric])
+        return max(self.evaluations, key=lambda at: rank_value(self.evaluations[at], metric))
 
     def save(self) -> None:
         """Write a checkpoint of the state after the last step."""
@@ -170,7 +176,7 @@ class Trainer:
                     "evaluations": self.evaluations,
                     "seconds": self.timers.state,
                     "sampler": self.loader.plan.scalars,
-                    **({} if self.kl is None else {"kl": self.kl}),
+                    **self.led,
                 },
                 version=self.policy.version,
             )
@@ -203,8 +209,7 @@ class Trainer:
                 self.algorithm = plugins.build("algorithm", ref.name, ref.options)
             self.policy.max_grad_norm = now.optimizer.max_grad_norm
             self.policy.temperature = now.rollout.temperature
-        if self.kl is not None and self.algorithm.kl_target is not None:
-            self.algorithm = replace(cast(Any, self.algorithm), kl=self.kl)
+        self.algorithm = led_weights.follow(self.algorithm, self.led)
 
     def _run_checks(self) -> dict[str, float]:
         """Run the checks that are due, before anything of the step is drawn: they leave no trace in it."""
@@ -246,7 +251,8 @@ class Trainer:
         for strategy in self.strategies:
             known = (rollouts, rewards, advantages)
             rollouts, rewards, advantages = strategy.select(*known, draw, self.run_parts)
-        return rollouts, rewards, advantages
+        bounded = self.queue.within_bound(advantages, rollouts, self.policy.version)
+        return rollouts, rewards, bounded
 
     def _deal(
         self, rollouts: Rollouts, advantages: Advantages

@@ -146,7 +146,7 @@ class TruthKind:
     @property
     def name(self) -> str:
         """The kind's key in a row and in a truth."""
-        return self.key or type(self).__module__.rpartition(".")[2]
+        return self.key or plugins.name_of(type(self))
 
     def parse(self, value: object, frame: Frame) -> Any:
         """Return the typed value that a row states, in the unit square and in seconds.

@@ -2,7 +2,7 @@
 # Machines that one reaches by ssh, and nothing else: start Ray on each, run the config on them, stop Ray.
 #   GPUS=8 SPARE=0 bash ssh.sh mine.yaml 10.0.0.1 10.0.0.2 10.0.0.3 [-- KEY=VALUE ...]
 # The first is the head; ssh must ask for no password. Each has this folder at the same path, with an environment in
-# .venv that has vlmrl[ray]. Of the machines, SPARE do not train. At the end every Ray of this user is stopped there.
+# .venv that has vlmrl-perception[ray]. Of the machines, SPARE do not train. At the end every Ray of this user is stopped there.
 set -euo pipefail
 config=${1:?"the config, a path that all machines see"}
 head=${2:?"the machines by address, the head first"}

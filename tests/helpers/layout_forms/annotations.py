@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 from collections.abc import Sequence
@@ -179,6 +180,19 @@ def _yolo(folder: Path, items: Sequence[Item], numbers: Any) -> dict[str, Any]:
         f"path: ../datasets/drawn # dataset root dir\ntrain: images/train\nval: images/train\ntest:\n"
         f"names:\n{listed}"
     )
+    return {"path": str(folder)}
+
+
+def box_rows(folder: Path, items: Sequence[Item]) -> dict[str, Any]:
+    put_media(folder / "images", items)
+    with (folder / "train.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow("filename,width,height,class,xmin,ymin,xmax,ymax".split(","))
+        for item in items:
+            for box, label in zip(item.boxes, item.labels, strict=True):
+                table.writerow((item.name, *item.size, label, *box))
+            if not item.boxes:
+                table.writerow((item.name, *item.size, *[""] * 5))
     return {"path": str(folder)}
 
 
@@ -377,6 +391,7 @@ ANNOTATIONS = (
     _objects("Objects365", "coco", objects365),
     _objects("Pascal VOC", "pascal_voc", pascal_voc, detect_present),
     _objects("YOLO", "yolo", yolo),
+    _objects("CSV of boxes", "box_rows", box_rows),
     _referred("RefCOCO, Parquet", "refcoco", refcoco),
     _referred("Visual Genome regions", "visual_genome", visual_genome),
     _objects("Label Studio, JSON", "label_studio", label_studio, detect_present),

@@ -22,7 +22,7 @@ from vlmrl.schema import Sample, Truth
 from vlmrl.truths.json_form import to_json
 
 FORMS: tuple[Form, ...] = (*CHATS, *ANNOTATIONS)
-"""The twenty-six published layouts, each in its usual form."""
+"""The twenty-seven published layouts, each in its usual form."""
 VARIANTS: tuple[Form, ...] = (*MORE_CHATS, *MORE_ANNOTATIONS)
 """Other forms of them."""
 MAX_LINES = 6

@@ -32,6 +32,10 @@ class PublishedConfig(Section):
     """What to fetch of it: paths with `*` and `?`. Empty: all."""
 
 
+HELD_OUT = ("test", "val", "valid", "validation")
+"""Splits that are evaluated where a config names none: the first that the data have."""
+
+
 class SourceConfig(Named):
     """One source of samples: a card, shipped or `file.py:Name`, or a data file, with its options."""
 
@@ -48,8 +52,9 @@ class SourceConfig(Named):
     """Where its data are published: `vlmrl data fetch CONFIG` gets them. Absent: the data are yours."""
     split: str = "train"
     """Split of the data, whole (`train`) or cut (`train[:80%]`, `train[100:200]`)."""
-    held_out: Unfixed[str] = "test"
-    """Split that is evaluated where `evaluation.sources` is absent, whole or cut (`train[:200]`)."""
+    held_out: Unfixed[str | None] = None
+    """Split that is evaluated where `evaluation.sources` is absent, whole or cut (`train[:200]`). Absent:
+    `test`; where the data have none, `val`, `valid` or `validation`."""
     weight: Scheduled[float] = Field(1.0, ge=0)
     """Share in the mixture, relative to the other sources. 0: its rows are not drawn, and a strategy asks
     of it."""

@@ -80,6 +80,26 @@ class ClusterConfig(Section):
 # The section `sft` of a config: the cold start.
 
 
+Tower = Literal["vision", "audio", "projector", "language"]
+"""A part of a model; a family has those of the media that it takes."""
+
+
+class AlignConfig(Section):
+    """A first part of the cold start in which some towers train alone: a new projector, on captions.
+
+    LLaVA's first stage (arXiv:2304.08485, section 4.2). What is not set here is as in `sft`.
+    """
+
+    towers: list[Tower] = Field(["projector"], min_length=1)
+    """Towers that train in it, of those that train at all."""
+    sources: list[SourceConfig] = []
+    """Sources of demonstrations, captions say. Absent: those of the cold start."""
+    steps: int = Field(ge=1)
+    """Steps, the decay at the end included; those of the cold start are counted on from them."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate after the warm-up, of all of these towers."""
+
+
 class SftConfig(Section):
     """Cold start: supervised fine-tuning on the cards' demonstrations, before RL; or a reward model."""
 
@@ -87,10 +107,12 @@ class SftConfig(Section):
     """imitation: of the demonstrations. preferences: a reward model, whose head of one number scores the
     better answer of each pair above the worse one; `run.steps` is 0 then, and the metric `accuracy`, the
     share of held-out pairs in their order."""
+    align: Fixed[AlignConfig | None] = None
+    """A first part in which some towers train alone. Absent: none."""
     sources: list[SourceConfig] = []
     """Sources of demonstrations. Absent: the training sources."""
     max_steps: int = Field(600, ge=1)
-    """Most steps, the decay at the end included."""
+    """Most steps, the decay at the end included, those of `align` not."""
     batch_size: int = Field(32, ge=1)
     """Demonstrations per step."""
     lr: float = Field(3e-3, gt=0)
@@ -122,6 +144,30 @@ class SftConfig(Section):
     decay_steps: int = Field(25, ge=0)
     """Steps of linear decay to a tenth of `lr` after the stop."""
 
+    @model_validator(mode="after")
+    def _aligns_by_imitation(self) -> SftConfig:
+        if self.align and self.objective != "imitation":
+            raise ValueError(f"align: expected objective imitation, got {self.objective}")
+        return self
+
+    @property
+    def aligning(self) -> SftConfig | None:
+        """The first part as a cold start of its own, which nothing ends before its last step."""
+        if self.align is None:
+            return None
+        own = {"sources": self.align.sources or self.sources, "lr": self.align.lr}
+        return self.model_copy(update={**own, "max_steps": self.align.steps, "stop_at": None})
+
+    @property
+    def total_steps(self) -> int:
+        """Most steps of all parts."""
+        return self.max_steps + (self.align.steps if self.align else 0)
+
+    @property
+    def named_sources(self) -> list[SourceConfig]:
+        """The sources of demonstrations that it names."""
+        return [*(self.align.sources if self.align else []), *self.sources]
+
     @property
     def metric(self) -> str:
         """The name of what validation measures."""
@@ -130,10 +176,6 @@ class SftConfig(Section):
 
 # --------------------------------------------------------------------------------------------------
 # The sections `model`, `reference`, `teacher` and `models` of a config.
-
-
-Tower = Literal["vision", "audio", "projector", "language"]
-"""A part of a model; a family has those of the media that it takes."""
 
 
 class BuildConfig(Section):
@@ -147,10 +189,11 @@ class BuildConfig(Section):
     """Fields of the vision tower's config."""
     audio: dict[str, Any] = Field(default_factory=dict)
     """Fields of the audio tower's config."""
-    weights: dict[Literal["vision", "audio"], str] = Field(default_factory=dict)
+    weights: dict[Literal["vision", "audio", "language"], str] = Field(default_factory=dict)
     """Where a tower's weights are from, e.g. {audio: whisper_base}: one of `vlmrl list weights`, fetched
     once, or a folder or hub name of a published model that has such a tower. The tower takes its sizes,
-    and the input its normalisation; fields set above come first. Absent: random."""
+    and the input its normalisation; fields set above come first. A language model brings its tokenizer, too.
+    Absent: random."""
     vocab_size: int = Field(512, ge=280)
     """Upper bound on the vocabulary of the tokenizer, which is trained on the cards' text."""
 
@@ -160,12 +203,38 @@ class LoraConfig(Section):
 
     rank: int = Field(16, ge=1)
     """Rank of the adapters."""
+    ranks: dict[Tower, Annotated[int, Field(ge=1)]] = {}
+    """Ranks of towers that differ from `rank`, e.g. {vision: 8}."""
     alpha: float = 32
     """Scale of the adapters: their output is multiplied by alpha / rank."""
+    rslora: bool = False
+    """Multiply by alpha / sqrt(rank) instead, so that a higher rank learns no slower (rsLoRA, arXiv
+    2312.03732)."""
+    dora: bool = False
+    """Train the length of each row of the merged weight beside its direction (DoRA, arXiv 2402.09353)."""
+    init: Literal["kaiming", "gaussian", "orthogonal"] = "kaiming"
+    """How adapters begin, as in peft; with each the first policy is the model without them. orthogonal takes
+    even ranks."""
     dropout: Unfixed[float] = Field(0.0, ge=0, lt=1)
     """Dropout on the adapters' input."""
     towers: list[Tower] = ["language"]
     """Towers whose linear layers get an adapter."""
+    targets: list[str] = []
+    """Which of these layers do: ends of their paths with `*` for anything, e.g. [q_proj, v_proj] or
+    ["layers.1?.mlp.*"]. Empty: all."""
+    full: list[Literal["vision", "audio", "projector"]] = []
+    """Towers whose own weights train beside the adapters, e.g. a projector that is new."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> LoraConfig:
+        if both := sorted({*self.towers} & {*self.full}):
+            raise ValueError(f"expected each tower in towers or in full, got {both} in both")
+        if odd := sorted({*self.ranks} - {*self.towers}):
+            raise ValueError(f"ranks: expected towers that are in towers, got {odd}")
+        ranks = [self.ranks.get(tower, self.rank) for tower in self.towers]
+        if self.init == "orthogonal" and any(rank % 2 for rank in ranks):
+            raise ValueError(f"init: orthogonal takes even ranks, got {ranks}")
+        return self
 
 
 class ReferenceConfig(Section):
@@ -270,7 +339,8 @@ class ModelConfig(Section):
     to step, those of the cold start too, and from evaluation to evaluation: media that come again are not
     computed again. 0: it is kept within a step only."""
     lora: Fixed[LoraConfig | None] = None
-    """Train adapters instead of the weights. Absent: train the weights."""
+    """Train adapters instead of the weights, and the weights of the towers in `full`. Absent: train the
+    weights."""
     quantization: Fixed[Literal["nf4"] | None] = None
     """Keep the language tower's linear layers in 4 bits (QLoRA). Needs `lora` and bitsandbytes."""
     gradient_checkpointing: Free[bool] = False
@@ -300,6 +370,9 @@ class ModelConfig(Section):
             raise ValueError("set exactly one of model.path and model.build")
         if self.quantization and self.lora is None:
             raise ValueError("quantization: weights of 4 bits do not train: set model.lora")
+        trained = {*self.lora.towers, *self.lora.full} if self.lora else set()
+        if both := sorted(trained & {*self.freeze}):
+            raise ValueError(f"freeze: expected towers that lora does not train, got {both}")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
         return self

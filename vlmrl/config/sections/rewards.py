@@ -94,6 +94,19 @@ class RolloutConfig(Section):
     max_staleness: int = Field(0, ge=0)
     """η: batches that are generated ahead while the policy trains. No token is then sampled by
     weights that are more than η updates old. 0: generate, then train. More needs engine vllm_server."""
+    streaming: bool = False
+    """With `max_staleness` of at least 1: train on the first P groups that are finished, of whichever
+    batches, so that no step waits for the longest completion of a batch. Tokens that are more than
+    η updates old by then have no part in the policy's loss."""
+
+    @model_validator(mode="after")
+    def _streams_run_ahead(self) -> RolloutConfig:
+        if self.streaming and not self.max_staleness:
+            raise ValueError(
+                "streaming: true needs max_staleness of at least 1, got 0: with nothing generated ahead a "
+                "step waits for every group of its batch"
+            )
+        return self
 
     @model_validator(mode="after")
     def _some_rollouts_may_branch(self) -> RolloutConfig:

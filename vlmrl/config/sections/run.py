@@ -23,7 +23,8 @@ class BenchmarkConfig(Named):
     """A public benchmark that is asked during training; a bare string is its name."""
 
     name: str
-    """One of `vlmrl list benchmarks`, or one of its other splits, as in `refcoco:testB`."""
+    """One of `vlmrl list benchmarks`, one of its other splits, as in `refcoco:testB`, or one of your own:
+    `path/own.py:Own` or `package.own:Own`, whose metrics begin with the name of its file, `own/strict`."""
     path: str | None = None
     """Folder of the published data. Absent: the folder of the benchmark's name in `data`."""
     protocol: str = "ours"
@@ -32,12 +33,22 @@ class BenchmarkConfig(Named):
     limit: int | None = Field(None, ge=1)
     """Ask at most this many rows, evenly spread over the split. Absent: all."""
 
+    @property
+    def label(self) -> str:
+        """What its folder and its metrics are called."""
+        return plugins.label_of(self.name)
+
+    @property
+    def folder(self) -> str:
+        """Where its published data are."""
+        return self.path or f"data/{self.label.partition(':')[0]}"
+
 
 class EvaluationConfig(Section):
     """Held-out evaluation with the verifiers that train."""
 
-    sources: list[SourceConfig] = []
-    """Held-out sources. Absent: none if there are benchmarks, else the `held_out` split
+    sources: Annotated[list[SourceConfig], BeforeValidator(lambda stated: stated or [])] = []
+    """Held-out sources. Absent or null: none if there are benchmarks, else the `held_out` split
     of each training source."""
     benchmarks: list[BenchmarkConfig] = []
     """Public benchmarks, whose numbers are the metrics `<benchmark>/strict` and `<benchmark>/official`."""
@@ -64,22 +75,22 @@ class EvaluationConfig(Section):
 
 def benchmark_metrics(benchmarks: Sequence[BenchmarkConfig]) -> list[str]:
     """Return the metrics that benchmarks give; refuse one that there is not, or that is named twice."""
-    names = [benchmark.name for benchmark in benchmarks]
+    names = [benchmark.label for benchmark in benchmarks]
     for benchmark in benchmarks:
         with refusing("evaluation.benchmarks: "):
             _check_benchmark(benchmark)
-        if names.count(benchmark.name) > 1:
+        if names.count(benchmark.label) > 1:
             raise ValueError(f"evaluation.benchmarks: {benchmark.name!r} is named twice")
     metrics = ["reward", *(f"{name}/{number}" for name in names for number in ("reward", "strict"))]
     official = [
-        f"{benchmark.name}/official" for benchmark in benchmarks if benchmark.protocol != "ours"
+        f"{benchmark.label}/official" for benchmark in benchmarks if benchmark.protocol != "ours"
     ]
     return [*metrics, *official] if names else []
 
 
 def _check_benchmark(benchmark: BenchmarkConfig) -> None:
     """Refuse a benchmark, split or protocol that there is not."""
-    name, _, split = benchmark.name.partition(":")
+    name, split = plugins.split_of(benchmark.name)
     plugins.check("benchmark", name)
     if split or benchmark.protocol != "ours":
         built = plugins.build("benchmark", name, {"path": benchmark.path or ""})

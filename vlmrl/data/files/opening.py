@@ -16,7 +16,7 @@ from vlmrl.errors import UserError
 
 _SHARD = re.compile(r"(?P<split>.+)-\d+-of-\d+\.(?P<ending>\w+)")
 """A file of a data set of the hub: `testA-00000-of-00001.parquet`."""
-_NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
+NAMED_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
 
 
 def open_rows(path: Path, split: str) -> Rows:
@@ -61,13 +61,13 @@ def splits(path: Path) -> tuple[str, ...]:
     others = sorted(
         {match["split"] for match in shards if match and f".{match['ending']}" in FORMATS}
     )
-    named = [split for split in _NAMED_SPLITS if _files_of(path, split)]
+    named = [split for split in NAMED_SPLITS if _files_of(path, split)]
     return tuple(dict.fromkeys([*named, *others]))
 
 
 def file_split(path: Path) -> str:
     """Return the split that a single data file holds: by its name, else `train`."""
-    return path.stem if path.stem in _NAMED_SPLITS else "train"
+    return path.stem if path.stem in NAMED_SPLITS else "train"
 
 
 def _saved(folder: Path) -> Mapping[str, Rows]:

@@ -26,6 +26,8 @@ MAX_ITEMS = 50
 
 VARIANT = "variant"
 """Key of a row that `Variants` adds: which of several it is."""
+SPLIT = "__split__"
+"""Key of a row that `SplitRows` adds: of which split it is."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -91,6 +93,23 @@ class Variants(Sequence[Mapping[str, Any]]):
             return [self[i] for i in range(*index.indices(len(self)))]
         row, variant = divmod(range(len(self))[index], self._count)
         return {**self._rows[row], VARIANT: variant}
+
+
+class SplitRows(Sequence[Mapping[str, Any]]):
+    """The rows of one of several files, each with the split that the file is under `SPLIT`."""
+
+    def __init__(self, rows: Rows, split: str) -> None:
+        self._rows, self._split = rows, split
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return {**self._rows[index], SPLIT: self._split}
+
+    def narrowed(self, columns: Sequence[str]) -> SplitRows:
+        """Return the same rows with these columns alone where the reader can leave out others."""
+        return SplitRows(narrowed(self._rows, columns), self._split)
 
 
 class RowsView(Sequence[Mapping[str, Any]]):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from vlmrl import DISTRIBUTION
 from vlmrl.errors import UserError
 from vlmrl.system import torchvision_shim  # noqa: F401  before vLLM imports transformers
 
@@ -24,7 +25,9 @@ LOAD_FORMAT = "vlmrl"
 ADAPTER = "policy"
 """Name of the one adapter that is served."""
 
-MISSING = "the vllm engines need vLLM: pip install 'vlmrl[vllm]'; on a CPU, make venv-vllm"
+MISSING = (
+    f"the vllm engines need vLLM: pip install '{DISTRIBUTION}[vllm]'; on a CPU, make venv-vllm"
+)
 
 _SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -66,10 +69,39 @@ def import_vllm() -> ModuleType:
         # vLLM looks at a model class in a fresh Python, to keep CUDA out of this one; a fresh
         # Python has no shim, and here there is no CUDA.
         registry._run_in_subprocess = lambda look: look()
+        _mend_speculation()
         # Warn of what we chose (seed, chunked prefill) and of what a CPU lacks, at every start.
         for part in ("v1.worker.cpu_worker", "engine.arg_utils", "config.vllm", "platforms.cpu"):
             _quiet(f"vllm.{part}")
     return vllm
+
+
+def _mend_speculation() -> None:
+    """Let vLLM 0.32 verify guesses on a CPU as it does on GPUs, and start more than once."""
+    from vllm.triton_utils import dispatcher
+    from vllm.utils import cpu_triton_utils
+    from vllm.v1.sample import rejection_sampler
+    from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+    def expand(
+        output: torch.Tensor,
+        values: torch.Tensor,
+        ends: torch.Tensor,
+        replaced: float,
+        by: float,
+        *_: object,
+    ) -> None:
+        counts = ends.diff(prepend=ends.new_zeros(1))
+        output.copy_(values.where(values != replaced, by).repeat_interleave(counts))
+
+    # Its own writes temperatures and top-p to a copy in int64, and leaves `output` as it was allocated.
+    cpu_triton_utils._expand_kernel_impl = expand
+    # Its own fails where nothing was guessed.
+    rejection_sampler.apply_top_k_top_p = lambda logits, k, p: (
+        apply_top_k_top_p(logits, k, p) if len(logits) else logits
+    )
+    # It reads the attributes of all that modules hold; llvmlite (for n-grams) has some that are none.
+    dispatcher.vars = lambda value: ours if isinstance(ours := value.__dict__, Mapping) else {}
 
 
 def _quiet(logger: str) -> None:

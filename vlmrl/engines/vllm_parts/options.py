@@ -18,6 +18,7 @@ import torch
 from vlmrl.engines.base import Capabilities, Engine
 from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
+from vlmrl.models.cache_sizes import recurs
 from vlmrl.schema import Prompt
 from vlmrl.schema.media import Audio, Video
 from vlmrl.system.files import writing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from vlmrl.engines.base import ServedPolicy
 
 GIB = 2**30
+FP8 = "fp8_per_tensor"
+"""vLLM's name for weights that it rounds while it loads them, with a scale for each."""
 Weights = Mapping[str, torch.Tensor]
 BATCHED_TOKENS = 8192
 """Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
@@ -57,6 +60,18 @@ class VllmOptions(Engine):
     """Tokens of one cache block. Absent: vLLM's choice."""
     enforce_eager: bool = False
     """Run without CUDA graphs."""
+    quantization: Literal["fp8"] | None = None
+    """fp8: weights and inputs of linear layers have 8 bits, weights rounded anew at each sync. On GPUs only.
+    The log-probs are then not the trainer's, and the recipe's `correction` weighs by what they are."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Type of the key-value cache. auto: that of the activations. fp8: 8 bits, and other log-probs, too."""
+    speculative_tokens: int = 0
+    """Most tokens guessed at a time, as they followed the last ones where these stood before, in the prompt
+    or the completion. The model checks all guesses at once, so the draw is its own. 0: none."""
+    ngram_max: int = 4
+    """Most last tokens that must have stood before for a guess; the longest match is taken."""
+    ngram_min: int = 2
+    """Fewest of them."""
     lora: Literal["merged", "adapter"] = "merged"
     """Form in which a LoRA policy is sent: merged into full weights, or as an adapter."""
     max_restarts: int = 2
@@ -64,10 +79,23 @@ class VllmOptions(Engine):
     generate_timeout_s: float = 1800.0
     """Seconds for one call of generate."""
 
+    def __post_init__(self) -> None:
+        if self.speculative_tokens < 0 or not 1 <= self.ngram_min <= self.ngram_max:
+            raise ValueError(
+                "expected speculative_tokens of at least 0 and 1 <= ngram_min <= ngram_max, got "
+                f"{self.speculative_tokens}, {self.ngram_min} and {self.ngram_max}"
+            )
+
     def check(self, policy: ServedPolicy) -> None:
-        """Raise UserError if vLLM cannot serve the model, or its adapters as adapters."""
+        """Raise UserError if vLLM cannot serve the model with these options."""
         if policy.family.unserved:
             raise UserError(f"vLLM: {policy.family.unserved}; use engine: hf")
+        states = policy.device.type == "cpu" and recurs(policy.base.config.get_text_config())
+        if states and self.dtype_name(policy) != "bfloat16":
+            raise UserError(
+                "engine option dtype: vLLM computes gated delta-nets on a CPU in bfloat16 alone, got "
+                f"{self.dtype_name(policy)}; set it to bfloat16, or use engine: hf"
+            )
         if self.max_videos and policy.family.unserved_videos:
             why = policy.family.unserved_videos
             raise UserError(f"engine option max_videos: {why}; use engine: hf")
@@ -76,6 +104,33 @@ class VllmOptions(Engine):
                 f"engine option max_videos: vLLM takes at most {most} video of a prompt of this family, "
                 f"got {self.max_videos}; use engine: hf"
             )
+        self._check_quantization(policy)
+        self._check_guesses(policy)
+        self._check_adapter(policy)
+
+    def _check_quantization(self, policy: ServedPolicy) -> None:
+        if self.quantization is None:
+            return
+        if policy.device.type != "cuda":
+            raise UserError("engine option quantization: vLLM has fp8 on GPUs only; leave it out")
+        if self.dtype_name(policy) == "float32":
+            raise UserError(
+                "engine option quantization: expected dtype bfloat16 or float16 with fp8, got float32"
+            )
+
+    def _check_guesses(self, policy: ServedPolicy) -> None:
+        states = policy.device.type == "cpu" and recurs(policy.base.config.get_text_config())
+        for what, excludes in (
+            ("model.router_replay", policy.config.router_replay),
+            ("gated delta-nets on a CPU, which vLLM computes wrongly then", states),
+        ):
+            if self.speculative_tokens and excludes:
+                raise UserError(
+                    f"engine option speculative_tokens: expected 0 with {what}, got "
+                    f"{self.speculative_tokens}"
+                )
+
+    def _check_adapter(self, policy: ServedPolicy) -> None:
         lora = policy.config.lora
         if self.lora != "adapter":
             return
@@ -85,6 +140,13 @@ class VllmOptions(Engine):
             raise UserError(
                 "engine option lora: 'adapter' serves the language tower only, and "
                 f"model.lora.towers is {lora.towers}; use 'merged'"
+            )
+        if lora.dora:
+            raise UserError("engine option lora: vLLM takes no adapter of DoRA; use 'merged'")
+        if lora.full:
+            raise UserError(
+                "engine option lora: 'adapter' sends adapters alone, and model.lora.full trains the "
+                f"weights of {lora.full}; use 'merged'"
             )
 
     def length_limit(self, policy: ServedPolicy) -> int:
@@ -139,6 +201,8 @@ class VllmOptions(Engine):
             # vLLM dies of a seeded request whose prompt is prefilled in pieces: "CPU Generator does
             # not use offset".
             arguments["enable_chunked_prefill"] = False
+            if recurs(policy.base.config.get_text_config()):
+                arguments["enable_prefix_caching"] = False  # states are cached of pieces alone
             arguments["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
             arguments["kv_cache_memory_bytes"] = GIB
         if policy.config.router_replay:
@@ -146,6 +210,17 @@ class VllmOptions(Engine):
                 arguments["enforce_eager"] = True  # compiled, routers cannot be watched
             else:
                 arguments["enable_return_routed_experts"] = True
+        if self.quantization is not None:
+            arguments["quantization"] = FP8
+        if self.kv_cache_dtype != "auto":
+            arguments["kv_cache_dtype"] = self.kv_cache_dtype
+        if self.speculative_tokens:
+            arguments["speculative_config"] = {
+                "method": "ngram",
+                "num_speculative_tokens": self.speculative_tokens,
+                "prompt_lookup_max": self.ngram_max,
+                "prompt_lookup_min": self.ngram_min,
+            }
         if self.kv_cache_gib is not None:
             arguments["kv_cache_memory_bytes"] = int(self.kv_cache_gib * GIB)
         if self.block_size is not None:
@@ -153,9 +228,21 @@ class VllmOptions(Engine):
         if self.lora == "adapter":
             assert policy.config.lora is not None
             arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 2}
-            rank, served = policy.config.lora.rank, (8, 16, 32, 64, 128, 256, 320, 512)
+            ranks = policy.config.lora.ranks
+            rank, served = (
+                ranks.get("language", policy.config.lora.rank),
+                (8, 16, 32, 64, 128, 256, 320, 512),
+            )
             arguments["max_lora_rank"] = next((r for r in served if r >= rank), rank)
         return arguments
+
+    def shortcuts(self) -> dict[str, object]:
+        """Return what the worker of a server says of its own options that make it faster."""
+        return {
+            "quantization": FP8 if self.quantization else None,
+            "kv_cache_dtype": self.kv_cache_dtype,
+            "speculative_tokens": self.speculative_tokens,
+        }
 
     def lacks_weights(self, first: bool) -> bool:
         """Return whether a sync brings full weights; `first`: vLLM has none yet."""

@@ -73,8 +73,12 @@ class ServerAnswer:
         return ServerAnswer(self.prompt_ids, self.group * n)
 
 
-def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> dict[str, Any]:
+def sampling_fields(
+    policy: ServedPolicy, sampling: Sampling, prompt: int, guesses: bool = False
+) -> dict[str, Any]:
     """Return the fields of vLLM's SamplingParams for prompt number `prompt` of a batch.
+
+    With `guesses` (`speculative_tokens`) vLLM takes no bias, but words that must not be written.
 
     The temperature is not among them: the logits are scaled by it (`adapted_vllm.set_temperature`), so
     that vLLM's raw log-probs are those at the temperature, before bans and cuts.
@@ -91,8 +95,12 @@ def sampling_fields(policy: ServedPolicy, sampling: Sampling, prompt: int) -> di
         "logprobs": 0,
         "stop_token_ids": list(policy.stop_ids),
         "ignore_eos": True,  # stop_token_ids are all that stop
-        "logit_bias": {int(token): BAN for token in policy.banned},
         "detokenize": False,
+        **(
+            {"bad_words": policy.tokenizer.convert_ids_to_tokens(policy.banned.tolist())}
+            if guesses
+            else {"logit_bias": {int(token): BAN for token in policy.banned}}
+        ),
     }
 
 

@@ -222,13 +222,16 @@ class Server:
         """Run one part of a weight update."""
         self.post(path, body, self._sync_timeout, "sync")
 
-    def require_model(self, policy: ServedPolicy, length: int, backend: str) -> None:
+    def require_model(
+        self, policy: ServedPolicy, length: int, backend: str, shortcuts: Mapping[str, object]
+    ) -> None:
         """Refuse a server that cannot stand in for the policy's model.
 
-        `length`: tokens of the longest prompt with its completion; `backend`: of the weight transfer.
+        `length`: tokens of the longest prompt with its completion; `backend`: of the weight transfer;
+        `shortcuts`: see `VllmOptions.shortcuts`.
 
         Raises:
-            UserError: its model, its log-probs, its transfer or its length differ.
+            UserError: its model, its log-probs, its transfer, its length or its shortcuts differ.
         """
         config = policy.base.config
         text = config.get_text_config()
@@ -240,6 +243,7 @@ class Server:
             "vocab_size": text.vocab_size,
             "logprobs_mode": "raw_logprobs",
             "transfer": backend,
+            **shortcuts,
         }
         for name, value in expected.items():
             if description[name] != value:

@@ -67,6 +67,9 @@ class Worker:
             "logprobs_mode": str(model.logprobs_mode),
             "dtype": str(model.dtype).removeprefix("torch."),
             "transfer": self.vllm_config.weight_transfer_config.backend,
+            "quantization": model.quantization,
+            "kv_cache_dtype": self.vllm_config.cache_config.cache_dtype,
+            "speculative_tokens": self.vllm_config.num_speculative_tokens,
         }
 
 

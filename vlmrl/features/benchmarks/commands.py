@@ -21,26 +21,29 @@ if TYPE_CHECKING:
 Results = Annotated[
     list[str],
     typer.Argument(
-        metavar="RESULT RESULT...",
-        help="Folders that `vlmrl eval --benchmark` wrote; with commas between: seeds of one model.",
+        metavar="RESULT [RESULT...]",
+        help="What `vlmrl eval` wrote, a run, or RUN:STEP; with commas between: seeds of one model.",
     ),
 ]
 ComparisonOut = Annotated[Path, typer.Option(help="Folder for comparison.json and the page.")]
 
 
 def compare(results: Results, out: ComparisonOut = Path("comparison")) -> None:
-    """Compare results of benchmarks on the same rows: paired differences with intervals.
+    """Compare results on the same rows: paired differences with intervals, and rows won and lost.
 
     - `vlmrl compare results/base results/tuned`
     - `vlmrl compare results/base results/seed1,results/seed2,results/seed3`
+    - `vlmrl compare runs/mine` compares a run's last evaluation with its first
+    - `vlmrl compare runs/mine:50 runs/other` compares the one after step 50 with another run's last
 
     Every result is compared with the first. The first line says which is better, and on what.
     """
-    from vlmrl.features.benchmarks import compare
+    from vlmrl.features.benchmarks.compare import compare_results, print_comparisons
+    from vlmrl.features.benchmarks.comparison_page import write_comparisons
 
-    comparisons = compare.compare_results(results)
-    compare.print_comparisons(comparisons)
-    compare.write_comparisons(comparisons, out)
+    comparisons = compare_results(results)
+    print_comparisons(comparisons)
+    write_comparisons(comparisons, out)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -192,7 +195,8 @@ def _evaluate_data(
 ) -> None:
     from vlmrl.config import RewardConfig, tree
     from vlmrl.features.benchmarks import evaluate
-    from vlmrl.runs.output.events import Scored
+    from vlmrl.runs.complaints import complain_of_evaluation
+    from vlmrl.runs.output.events import Scored, Warned
 
     named = [tree.named(text) for text in verifier or ()]
     rewards = [RewardConfig(verifier=name, options=chosen) for name, chosen in named]
@@ -201,7 +205,11 @@ def _evaluate_data(
         model, data, rewards=rewards, options=options, output=output, **asked
     )
     figures = (result[key] for key in ("num_samples", "metrics", "intervals", "pass_at_k"))
-    output.say(Scored(model, data, *figures))
+    left_out: dict[str, Any] = {key: result.get(key, {}) for key in ("faults", "with_zeros")}
+    output.say(Scored(model, data, *figures, **left_out))
+    for complaint in complain_of_evaluation(result, "reward"):
+        output.say(Warned(complaint))
+    evaluate.require_verdicts(result)
 
 
 def _check_what(data: str | None, benchmark: str | None, **only: Any) -> None:

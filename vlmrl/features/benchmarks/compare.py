@@ -2,177 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from vlmrl import plugins
-from vlmrl.benchmarking.base import Known
 from vlmrl.benchmarking.scoring import Figure, Stored, find_results
 from vlmrl.errors import UserError
 from vlmrl.features.benchmarks.comparison import Contrast, Difference, by_benchmark, compare
-from vlmrl.features.benchmarks.tables import known_lines, make_table, plain_truth, say_figure
-from vlmrl.pages.render import render
-from vlmrl.system import files
-from vlmrl.system.files import write_bytes
-
-# --------------------------------------------------------------------------------------------------
-# The offline page of a comparison: intervals drawn, rows won and lost with the answers of both.
-
-
-INTERVAL_WIDTH = 320
-"""Of a drawn interval, in units of its SVG; 0 is in the middle."""
-MAX_SHOWN = 50
-"""Rows won, and rows lost, of a benchmark."""
-MAX_TEXT = 3000
-"""Characters of a text."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A comparison on one benchmark, ready for the page."""
-
-    title: str
-    about: str
-    first: str
-    second: str
-    lines: list[dict[str, Any]]
-    published: list[str]
-    moves: list[dict[str, Any]]
-
-
-def lay_out(
-    first: str, second: str, contrast: Contrast, scale: float, published: Sequence[str]
-) -> Table:
-    """Lay out a contrast of two arms; `scale` makes points of the benchmark's number."""
-    reach = max(
-        abs(bound) * _points(difference, scale)
-        for difference in contrast.differences
-        for bound in (
-            *((difference.low, difference.high) if difference.bounded else (difference.value,)),
-            1e-9,
-        )
-    )
-    return Table(
-        f"{contrast.benchmark}: {second} and {first}",
-        f"Asked and scored as {contrast.protocol}; {len(contrast.wins)} rows won, "
-        f"{len(contrast.losses)} lost.",
-        first,
-        second,
-        [
-            _line(difference, _points(difference, scale), reach)
-            for difference in contrast.differences
-        ],
-        list(published),
-        list(_moves(contrast, (first, second))),
-    )
-
-
-def write_page(
-    path: Path,
-    title: str,
-    conclusions: Sequence[str],
-    cautions: Sequence[str],
-    tables: Sequence[Table],
-    drawings: Sequence[Mapping[str, object]],
-) -> Path:
-    """Write the page; `drawings` are those of pass@k (`compare.draw_passes`)."""
-    moves = [move for table in tables for move in table.moves]
-    page = render(
-        Path(__file__).parent,
-        "comparison.html",
-        "comparison.js",
-        title=title,
-        conclusions=conclusions,
-        cautions=cautions,
-        tables=tables,
-        drawings=drawings,
-        moves=moves,
-        benchmarks=list(dict.fromkeys(move["benchmark"] for move in moves)),
-        max_shown=MAX_SHOWN,
-    )
-    return write_bytes(path, page.encode("utf-8", "replace"))
-
-
-def say_difference(difference: Difference, scale: float) -> str:
-    """Return a difference in points and its interval, as far as there is one."""
-    value, low, high = (
-        f"{scale * number:+.1f}" for number in (difference.value, difference.low, difference.high)
-    )
-    return (
-        f"{value} [{low}, {high}]" if difference.bounded else f"{value} [no interval: one cluster]"
-    )
-
-
-def _points(difference: Difference, scale: float) -> float:
-    return 100.0 if difference.column else scale
-
-
-def _line(difference: Difference, scale: float, reach: float) -> dict[str, Any]:
-    def place(value: float) -> float:
-        return round(INTERVAL_WIDTH / 2 * (1 + 0.95 * scale * value / reach), 1)
-
-    low = difference.low if difference.bounded else difference.value
-    high = difference.high if difference.bounded else difference.value
-    within = f", {difference.column} {difference.group}" if difference.column else ""
-    return {
-        "name": difference.number + within,
-        "within": bool(difference.column),
-        "verdict": difference.verdict,
-        "count": difference.count,
-        "first": f"{scale * difference.first:.1f}",
-        "second": f"{scale * difference.second:.1f}",
-        "difference": say_difference(difference, scale),
-        "low": place(low),
-        "high": place(high),
-        "at": place(difference.value),
-    }
-
-
-def _moves(contrast: Contrast, names: tuple[str, str]) -> Iterator[dict[str, Any]]:
-    for kind, moves in (("won", contrast.wins), ("lost", contrast.losses)):
-        for move in moves[:MAX_SHOWN]:
-            rows = (move.first, move.second)
-            yield {
-                "kind": kind,
-                "benchmark": contrast.benchmark,
-                "id": move.first.name,
-                "change": f"{move.change:+.2f}",
-                "question": move.first.question[:MAX_TEXT],
-                "truth": plain_truth(move.first.truth),
-                "answers": [
-                    (
-                        f"{name}: official {_said(row.official)}, strict {_said(row.strict)}",
-                        "no answer" if row.answer is None else row.answer[:MAX_TEXT],
-                        row.text[:MAX_TEXT] if row.text != row.answer else "",
-                    )
-                    for name, row in zip(names, rows, strict=True)
-                ],
-            }
-
-
-def _said(score: float | None) -> str:
-    return "none" if score is None else f"{score:.2f}"
-
+from vlmrl.features.benchmarks.evaluated_data import (
+    DATA,
+    EvaluatedData,
+    differing,
+    ends_of,
+    is_data,
+    pair,
+    read_evaluated,
+    settings_of,
+)
+from vlmrl.features.benchmarks.tables import known_lines, make_table, say_figure
 
 # --------------------------------------------------------------------------------------------------
 # pass@k of several models on one axis, from what `vlmrl eval --benchmark --samples K` stored.
 
-
-WIDTH, HEIGHT = 460, 230
-"""Size of a drawing in units of its SVG."""
-LEFT, RIGHT, TOP, BOTTOM = 46, 20, 10, 24
-"""Margins around its axes."""
-DODGE = 4
-"""Distance between the intervals of two models at the same k, SVG units."""
-COLOURS = 8
-"""Number of colours in style.css."""
-MARKS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the upright axis."""
 
 Arms = Mapping[str, Sequence[Mapping[str, Stored]]]
 """By the name of an arm, the results of its seeds by benchmark."""
@@ -226,45 +80,6 @@ def tabulate_passes(passes: PassCurves) -> Any:
     return table
 
 
-def draw_passes(passes: PassCurves) -> dict[str, Any]:
-    """Lay out the curves for the page: pass@k from 0 to 1 over k, each doubling of k as far as the next."""
-    ks, count = passes.ks, len(passes.curves)
-    reach = max(1.0, math.log2(ks[-1]))
-
-    def across(k: int) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * math.log2(k) / reach
-
-    def up(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value
-
-    curves = []
-    for number, (name, figures) in enumerate(passes.curves.items()):
-        shift = (number - (count - 1) / 2) * DODGE
-        points = []
-        for k, figure in sorted(figures.items()):
-            # The interval of too few rows is a point.
-            low, high = (figure.value if b is None else b for b in (figure.low, figure.high))
-            drawn = (across(k) + shift, up(figure.value), up(low), up(high))
-            points.append([round(n, 1) for n in drawn])
-        line = " ".join(f"{x},{y}" for x, y, _, _ in points)
-        last = max(figures)
-        label = f"pass@{last} {say_figure(figures[last], 100, 1)}"
-        colour = number % COLOURS
-        curves.append(
-            {"name": name, "colour": colour, "points": points, "line": line, "last": label}
-        )
-    return {
-        "title": f"{passes.benchmark}: pass@k",
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - RIGHT,
-        "across": [(round(across(k), 1), str(k)) for k in ks],
-        "up": [(round(up(value), 1), f"{value:.0%}") for value in MARKS],
-        "curves": curves,
-    }
-
-
 def _curves(arms: Arms, benchmark: str) -> dict[str, dict[str, Mapping[int, Figure]]]:
     """Return by arm the curves of its sampled seeds, each under a name of its own."""
     return {
@@ -280,6 +95,8 @@ def _curves(arms: Arms, benchmark: str) -> dict[str, dict[str, Mapping[int, Figu
 # --------------------------------------------------------------------------------------------------
 
 
+MAX_SETTINGS = 12
+"""Keys in which the settings differ that the terminal shows."""
 SCALE = {"fraction": 100.0, "percent": 100.0, "sum": 1.0}
 """By the unit of a number: what makes points of it."""
 ASKED_ALIKE = (
@@ -303,14 +120,31 @@ class ArmComparison:
     """What is to be said of pass@k that one lacks, and of official numbers: no judge, or by which one."""
     passes: tuple[PassCurves, ...] = ()
     """pass@k of both, where both were sampled."""
+    settings: tuple[tuple[str, str, str], ...] = ()
+    """Keys in which configs and circumstances of the first seeds differ, from and to, as JSON."""
+    evaluated: tuple[EvaluatedData, EvaluatedData] | None = None
+    """Of the first seeds, where it is data that were evaluated: their rows, with media."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """By benchmark the folder of the first arm's first seed."""
 
 
 def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
-    """Compare every arm with the first; an arm is a folder of results, or several with commas between.
+    """Compare every arm with the first; an arm is a result, or several with commas between.
+
+    A result is a folder of benchmarks, one of `vlmrl eval --data`, or a run: its last evaluation, or that of
+    `RUN:STEP`. A run alone is compared with itself before training.
 
     Raises:
         UserError: fewer than two arms, a folder without results, or results of other rows.
     """
+    members = [member for arm in arms for member in arm.split(",")]
+    kinds = {is_data(member): member for member in members}
+    if len(kinds) > 1:
+        raise UserError(
+            f"expected results of one kind, got benchmarks in {kinds[False]} and data in {kinds[True]}"
+        )
+    if True in kinds:
+        return _compare_data(ends_of(arms[0]) if len(members) == 1 else arms)
     if len(arms) < 2:
         raise UserError("vlmrl compare: expected at least two results, got one")
     stored = [[find_results(Path(folder)) for folder in arm.split(",")] for arm in arms]
@@ -329,10 +163,42 @@ def compare_results(arms: Sequence[str]) -> list[ArmComparison]:
             *(line for line, result in noted.items() if result.note),
             *lacking_passes(both, on),
         )
-        differing, passes = tuple(_differing(everything)), tuple(find_passes(both, on))
         seeds = (len(arms[0].split(",")), len(arms[i].split(",")))
+        models = [next(iter(stored[at][0].values())).manifest.get("model", "") for at in (0, i)]
         comparisons.append(
-            ArmComparison(names[0], names[i], contrasts, seeds, differing, notes, passes)
+            ArmComparison(
+                names[0],
+                names[i],
+                contrasts,
+                seeds,
+                asked_otherwise=tuple(_differing(everything)),
+                notes=notes,
+                passes=tuple(find_passes(both, on)),
+                settings=tuple(differing(*map(settings_of, models))),
+                folders={name: each.folder for name, each in stored[0][0].items()},
+            )
+        )
+    return comparisons
+
+
+def _compare_data(arms: Sequence[str]) -> list[ArmComparison]:
+    if len(arms) < 2:
+        raise UserError("vlmrl compare: expected at least two results, got seeds of one")
+    stored = [[read_evaluated(member) for member in arm.split(",")] for arm in arms]
+    names, comparisons = _names(arms), []
+    for i in range(1, len(arms)):
+        (first, second), notes = pair((stored[0], stored[i]))
+        comparisons.append(
+            ArmComparison(
+                names[0],
+                names[i],
+                (compare([e.result for e in first], [e.result for e in second]),),
+                (len(first), len(second)),
+                asked_otherwise=(),
+                notes=tuple(notes),
+                settings=tuple(differing(first[0].settings, second[0].settings)),
+                evaluated=(first[0], second[0]),
+            )
         )
     return comparisons
 
@@ -367,73 +233,54 @@ def print_comparisons(comparisons: Sequence[ArmComparison]) -> None:
     for comparison in comparisons:
         console.print(conclude(comparison), soft_wrap=True, highlight=False)
     for comparison in comparisons:
-        for line in _cautions(comparison):
+        for line in cautions(comparison):
             console.print(line, soft_wrap=True, highlight=False)
         for contrast in comparison.contrasts:
             console.print(_table(comparison, contrast))
-            for line in known_lines(contrast.benchmark):
+            published = () if contrast.protocol == DATA else known_lines(contrast.benchmark)
+            for line in published:
                 console.print(line, soft_wrap=True, highlight=False, markup=False)
         for passes in comparison.passes:
             console.print(tabulate_passes(passes))
+    for comparison in comparisons:
+        for line in _settings(comparison):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
     console.print(
-        "In points. In brackets: 95 % intervals of the paired difference, clusters drawn whole."
+        "In points, hundredths of a score. In brackets: 95 % intervals of the paired difference, "
+        "clusters drawn whole."
     )
     if any(comparison.passes for comparison in comparisons):
         console.print("Of pass@k: intervals of each model alone, clusters drawn whole.")
 
 
-def write_comparisons(comparisons: Sequence[ArmComparison], folder: Path) -> None:
-    """Write `comparison.json` and the offline page `comparison.html`."""
-    content = [
-        {"conclusion": conclude(comparison), **_as_json(comparison)} for comparison in comparisons
-    ]
-    files.write_json(folder / "comparison.json", {"comparisons": content})
-    tables = [
-        lay_out(
-            *(comparison.first, comparison.second, contrast, SCALE[contrast.unit]),
-            list(known_lines(contrast.benchmark)),
-        )
-        for comparison in comparisons
-        for contrast in comparison.contrasts
-    ]
-    title = f"{', '.join(comparison.second for comparison in comparisons)} against {comparisons[0].first}"
-    cautions = [line for comparison in comparisons for line in _cautions(comparison)]
-    drawings = [draw_passes(passes) for comparison in comparisons for passes in comparison.passes]
-    conclusions = list(map(conclude, comparisons))
-    write_page(folder / "comparison.html", title, conclusions, cautions, tables, drawings)
-
-
-def known_values(benchmark: str) -> tuple[Known, ...]:
-    """Return the published values of a benchmark."""
-    return tuple(plugins.load("benchmark", benchmark.partition(":")[0]).known)
-
-
-def _as_json(comparison: ArmComparison) -> dict[str, Any]:
-    contrasts = []
-    for contrast in comparison.contrasts:
-        entry = asdict(contrast)
-        entry["differences"] = [
-            {
-                **asdict(d),
-                "verdict": d.verdict,
-                **({} if d.bounded else {"low": None, "high": None}),
-            }
-            for d in contrast.differences
-        ]
-        entry["published"] = [asdict(known) for known in known_values(contrast.benchmark)]
-        contrasts.append(entry)
-    return {**asdict(comparison), "contrasts": contrasts}
+def say_difference(difference: Difference, scale: float) -> str:
+    """Return a difference in points and its interval, as far as there is one."""
+    value, low, high = (
+        f"{scale * number:+.1f}" for number in (difference.value, difference.low, difference.high)
+    )
+    return (
+        f"{value} [{low}, {high}]" if difference.bounded else f"{value} [no interval: one cluster]"
+    )
 
 
 def _overall(contrast: Contrast, number: str) -> Difference:
     return next(d for d in contrast.differences if d.number == number and not d.column)
 
 
-def _cautions(comparison: ArmComparison) -> Iterator[str]:
-    strict = conclude(comparison, "strict")
-    turned = [c for c in comparison.contrasts if c.main.verdict != _overall(c, "strict").verdict]
-    if turned:
-        yield f"By the strict number: {strict}"
+def _settings(comparison: ArmComparison) -> Iterator[str]:
+    if comparison.settings:
+        yield f"What differs between {comparison.first} and {comparison.second}:"
+    for key, old, new in comparison.settings[:MAX_SETTINGS]:
+        yield f"  {key}: {old[:60]} → {new[:60]}"
+    if (more := len(comparison.settings) - MAX_SETTINGS) > 0:
+        yield f"  and {more} more, on the page"
+
+
+def cautions(comparison: ArmComparison) -> Iterator[str]:
+    """Yield what a reader has to know beside the conclusion."""
+    both = [c for c in comparison.contrasts if any(d.number == "strict" for d in c.differences)]
+    if any(c.main.verdict != _overall(c, "strict").verdict for c in both):
+        yield f"By the strict number: {conclude(comparison, 'strict')}"
     if comparison.asked_otherwise:
         yield f"The results differ not only in the model: {'; '.join(comparison.asked_otherwise)}"
     yield from comparison.notes
@@ -441,11 +288,13 @@ def _cautions(comparison: ArmComparison) -> Iterator[str]:
         if not contrast.main.bounded:
             yield f"{contrast.benchmark}: all rows are of one cluster, from which no interval can be had"
         if contrast.faulted:
-            yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the strict verifier failed"
+            yield f"{contrast.benchmark}: {contrast.faulted} rows left out, the verifier failed on them"
 
 
 def _table(comparison: ArmComparison, contrast: Contrast) -> Any:
-    name = f"{contrast.benchmark} ({contrast.protocol})"
+    name = contrast.benchmark
+    if contrast.protocol != DATA:
+        name += f" ({contrast.protocol})"
     table = make_table(name, "n", comparison.first, comparison.second, "difference", "")
     scale = SCALE[contrast.unit]
     for difference in contrast.differences:

@@ -1,4 +1,4 @@
-"use strict";
+for (const chart of document.querySelectorAll(".chart")) enhanceChart(chart);
 const filters = [...document.querySelectorAll("[data-filter]")];
 const cards = [...document.querySelectorAll(".card")];
 const update = () => {

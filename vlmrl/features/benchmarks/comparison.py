@@ -88,7 +88,7 @@ class Contrast:
     wins: tuple[ChangedRow, ...]
     losses: tuple[ChangedRow, ...]
     faulted: int
-    """Rows left out of a number because the strict verifier failed on them in some result."""
+    """Rows left out of a number because the verifier failed on them in some result."""
 
     @property
     def main(self) -> Difference:
@@ -109,7 +109,8 @@ def compare(first: Arm, second: Arm, resamples: int = RESAMPLES) -> Contrast:
     for name, how in reference.numbers.items():
         chosen = _scored_by_all(name, everything)
         differences += [_difference(name, how, "", "", first, second, chosen, resamples)]
-    for name in [name for name in reference.numbers if name in ("official", "strict")]:
+    main = next(iter(reference.numbers))
+    for name in [name for name in reference.numbers if name in ("official", "strict", main)]:
         chosen = _scored_by_all(name, everything)
         for column in reference.groups:
             for value in reference.groups[column]:
@@ -117,7 +118,8 @@ def compare(first: Arm, second: Arm, resamples: int = RESAMPLES) -> Contrast:
                 if here:
                     among = (column, value, first, second, here, resamples)
                     differences += [_difference(name, ("mean", ""), *among)]
-    moves = _moves(next(iter(reference.numbers)), first, second)
+    moves = _moves(main, first, second)
+    judged = "strict" if "strict" in reference.numbers else main
     return Contrast(
         reference.benchmark,
         reference.protocol,
@@ -125,7 +127,7 @@ def compare(first: Arm, second: Arm, resamples: int = RESAMPLES) -> Contrast:
         tuple(differences),
         wins=tuple(move for move in moves if move.change > 0),
         losses=tuple(move for move in reversed(moves) if move.change < 0),
-        faulted=len(reference.rows) - len(_scored_by_all("strict", everything)),
+        faulted=len(reference.rows) - len(_scored_by_all(judged, everything)),
     )
 
 
@@ -153,7 +155,7 @@ def _check_same_rows(results: Sequence[Result]) -> None:
             if (row.id, row.truth) != (others[index].id, others[index].truth):
                 raise UserError(
                     f"benchmark {reference.benchmark!r}: expected results of the same rows, got another "
-                    f"id or truth in row {index}"
+                    f"id or truth in row {index} ({row.id})"
                 )
 
 

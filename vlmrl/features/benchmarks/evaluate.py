@@ -7,7 +7,7 @@ the manifest holds them all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,14 @@ from vlmrl.config import (
 from vlmrl.config.sections.run import hide_secrets
 from vlmrl.data.loader import eval_batches
 from vlmrl.data.quarantine import Quarantine
-from vlmrl.data.source import access_of, open_source, reading_of, target
+from vlmrl.data.source import (
+    access_of,
+    held_out_split,
+    open_card,
+    open_source,
+    reading_of,
+    target,
+)
 from vlmrl.engines.base import Engine, RunningEngine
 from vlmrl.errors import UserError
 from vlmrl.media.access import Access
@@ -67,9 +74,8 @@ def evaluate_model(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint folder, a run folder (its best checkpoint) or a hub name.
 
-    `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where the run
-    knows the data; else `rewards` or the card's own verifiers judge. `template` takes the place of the run's
-    or the card's, `engine` generates, `output` says how far it is.
+    `data` is `CARD_OR_FILE[:split]`. A model of a run is asked and judged as that run did where it knows
+    the data; else `rewards` or the card's own verifiers judge. `template` takes the place of theirs.
     Writes `evaluation.json` and `evaluation.jsonl` (every sample) into `out`, if given; returns the
     result with its manifest.
 
@@ -94,21 +100,32 @@ def evaluate_model(
         with output.doing(f"starting engine {engine.name}"):
             generator = _start(engine, source, turns, chunks, sources[0].access, policy, stack)
         scoring = run.scoring if run else ScoringConfig(combine="mean")
-        scorer = Scorer({source.label: source.rewards}, scoring)
-        stack.callback(scorer.close)
+        scorer = stack.enter_context(Scorer({source.label: source.rewards}, scoring))
         make = _prompt_maker(policy, source)
         batches = eval_batches(sources, make, plan.batch_size, quarantine=quarantine)
-        with output.doing(f"evaluating {data}", len(sources[0].rows)) as activity:
+        with output.doing(f"evaluating {data}, {source.split}", len(sources[0].rows)) as activity:
             evaluation = evaluate(
                 batches, generator, scorer, plan, tokens, policy=policy, told=activity.done
             )
-    manifest = {"model": model, "data": data, "engine": engine.model_dump(mode="json")}
-    manifest |= _circumstances(source, policy, tokens, turns, chunks, evaluation)
+    asked = {"model": model, "data": data, "engine": engine.model_dump(mode="json")}
+    asked |= _circumstances(source, policy, tokens, turns, chunks, evaluation)
+    manifest = hide_secrets(asked | {"fault_limit": scoring.fault_limit})
     dropped = dict(quarantine.counts)
-    result = {**evaluation.result, "dropped": dropped, "manifest": hide_secrets(manifest)}
+    result = {**evaluation.result, "dropped": dropped, "manifest": manifest}
     if out is not None:
         run_folder.write_benchmark(out, result, evaluation.rows(out / "media"))
     return result
+
+
+def require_verdicts(result: Mapping[str, Any]) -> None:
+    """Raise UserError if a verifier failed on a larger share of completions than its run allows."""
+    limit = result["manifest"]["fault_limit"]
+    for name, faults in result.get("faults", {}).items():
+        if faults > limit * result["num_asked"]:
+            raise UserError(
+                f"verifier {name!r} failed on {faults} of {result['num_asked']} completions; "
+                f"scoring.fault_limit allows a share of {limit:g}: mend the verifier"
+            )
 
 
 def _circumstances(
@@ -179,14 +196,25 @@ def _start(
 def _source(
     run: Config | None, data: str, options: dict[str, Any] | None, limit: int | None
 ) -> SourceConfig:
-    card, split = target(data, otherwise="test")
+    card, split = target(data)
     for known in run.data.train if run else []:
         if card in (known.card, known.label):
             update: dict[str, Any] = {"limit": limit}
             if options:
                 update["options"] = {**known.options, **options}
-            return known.whole(split).model_copy(update=update)
-    return SourceConfig(card=card, split=split, options=options or {}, limit=limit)
+            return _with_split(known.whole(split).model_copy(update=update))
+    return _with_split(SourceConfig(card=card, split=split, options=options or {}, limit=limit))
+
+
+def _with_split(source: SourceConfig) -> SourceConfig:
+    """Return a source with a split: its own, the only one of its data, or the one that is held out."""
+    if source.split:
+        return source
+    card = open_card(source.card, source.options)
+    known = card.splits_there()
+    return source.model_copy(
+        update={"split": known[0] if len(known) == 1 else held_out_split(card)}
+    )
 
 
 def _access(run: Config | None, source: SourceConfig) -> Access | None:

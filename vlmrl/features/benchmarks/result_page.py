@@ -84,6 +84,7 @@ def write_result_page(evaluated: Sequence[EvaluatedBenchmark], out: Path) -> Pat
     page = render(
         Path(__file__).parent,
         "benchmarks.html",
+        "charts.js",
         "comparison.js",
         title=", ".join(evaluation.result.benchmark for evaluation in evaluated),
         tables=[_table(evaluation) for evaluation in evaluated],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from vlmrl import plugins
 from vlmrl.answers.templates import Template
 from vlmrl.assemble.trained_run import run_of
 from vlmrl.benchmarking.aggregates import require_packages
@@ -49,7 +50,7 @@ def evaluate_benchmarks(
     """
     run, folder = run_of(model)
     template = _template(plan, run, model)
-    folders = [plan.data_root / name.partition(":")[0] for name in names]
+    folders = [plan.data_root / plugins.label_of(name).partition(":")[0] for name in names]
     opened = [open_benchmark(*pair) for pair in zip(names, map(str, folders), strict=True)]
     exported = _exported(opened, plan)
     if plan.judge:
@@ -134,4 +135,5 @@ def _open(name: str, benchmark: Benchmark, plan: Plan, template: str | Template 
         )
     kept = RowsView(rows, range(min(plan.limit, len(rows)))) if plan.limit else rows
     access = Access(root=card.media_root())
-    return Source(name, card, benchmark.split, kept, template=template, access=access)
+    label = plugins.label_of(name)
+    return Source(label, card, benchmark.split, kept, template=template, access=access)

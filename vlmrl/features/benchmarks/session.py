@@ -16,7 +16,15 @@ from vlmrl.assemble.prompts import build_prompt_maker
 from vlmrl.assemble.turns import drive, schemas_of
 from vlmrl.benchmarking.base import OURS, Benchmark, BenchmarkCard
 from vlmrl.benchmarking.rows import INDEX
-from vlmrl.benchmarking.scoring import CONTROLS, Answer, Figure, Result, score_answers, write_result
+from vlmrl.benchmarking.scoring import (
+    ANSWERS,
+    CONTROLS,
+    Answer,
+    Figure,
+    Result,
+    score_answers,
+    write_result,
+)
 from vlmrl.config import Config, PluginRef, SourceConfig, TurnsConfig
 from vlmrl.data.files.rows import RowsView
 from vlmrl.data.loader import eval_batches
@@ -128,7 +136,7 @@ MAX_TOKENS = 512
 """Longest answer, or turn, where neither the user nor a harness says."""
 PASSES = 0.5
 """A sampled answer is right when its strict score is at least this."""
-ANSWERS, SAMPLES = "answers.jsonl", "samples.jsonl"
+SAMPLES = "samples.jsonl"
 NOT_ASKED = ("versions", "git", "engine", "judge")
 """Keys of a manifest that may change while answers are kept."""
 

@@ -9,17 +9,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
-from vlmrl import plugins
+from vlmrl.benchmarking.base import published_values
 from vlmrl.benchmarking.scoring import Figure, Result, RowScore
-from vlmrl.features.benchmarks.session import EvaluatedBenchmark
+from vlmrl.pages.media import say_truth
 from vlmrl.runs.output.events import Benchmarked
 from vlmrl.runs.output.outputs import Output
 from vlmrl.system.files import write_bytes
+
+if TYPE_CHECKING:
+    from vlmrl.features.benchmarks.session import EvaluatedBenchmark  # brings torch
 
 # --------------------------------------------------------------------------------------------------
 # How well the confidences that answers state agree with how often they are right.
@@ -127,7 +131,8 @@ def show_results(evaluated: Sequence[EvaluatedBenchmark], output: Output) -> Non
     asked = ", ".join(sorted({result.protocol for result in results}))
     output.show(
         f"Asked and scored as {asked}. In brackets: 95 % intervals, clusters drawn whole. unread: no "
-        "answer by the official rule; cut: at the limit of tokens; disagree: rows to look at."
+        "answer by the official rule, or by the strict one where no other ran; cut: at the limit of "
+        "tokens; disagree: rows to look at."
     )
 
 
@@ -168,32 +173,22 @@ def extra_lines(each: EvaluatedBenchmark) -> Iterator[str]:
 
 def known_lines(benchmark: str) -> Iterator[str]:
     """Yield the published values of a benchmark, each with its protocol and where it stands."""
-    for known in plugins.load("benchmark", benchmark.partition(":")[0]).known:
+    for known in published_values(benchmark):
         yield (
             f"{benchmark}: published: {known.model} {known.value:g} ({known.protocol}; {known.source})"
         )
 
 
-def plain_truth(stored: str) -> str:
-    """Return a row's stored truth without the marks of JSON; one that was cut as it is."""
+def plain_truth(stored: str, frame: Mapping[str, Any] | None = None) -> str:
+    """Return a row's stored truth without the marks of JSON; one that was cut as it is.
+
+    Places are in the space of the frame, if it is known.
+    """
     try:
         truth = json.loads(stored)
     except ValueError:
         return stored
-    if isinstance(accepted := truth.get("text"), list):
-        truth["text"] = " or ".join(map(str, accepted))
-    texts = {key: _plain(value) for key, value in truth.items()}
-    alone = len(texts) == 1
-    return "; ".join(text if alone else f"{key}: {text}" for key, text in texts.items())
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
-    if isinstance(value, list):
-        nested = any(isinstance(item, list | Mapping) for item in value)
-        return ("; " if nested else ", ").join(map(_plain, value))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return say_truth(truth, frame)
 
 
 def make_table(*columns: str) -> Table:

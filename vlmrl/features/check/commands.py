@@ -156,11 +156,20 @@ def check(
     - `vlmrl data check my.yaml data.train.0.split=val` checks all sources of a config
     - `vlmrl data check recipes/vlm_r1`
     - `vlmrl data check my.jsonl --out report.jsonl --images rows.html`
+    - `vlmrl data check photos` takes all splits of a folder and prints a source for a config
     - `vlmrl data check shapes:val -o task=counting`
     """
+    from vlmrl.config import tree
+    from vlmrl.features.check import path_check
     from vlmrl.features.check.data_check import check_and_print
 
-    sources = _open_sources(data, overrides, option, media_root)
+    after: list[str] = []
+    if not _is_config(data) and not overrides and path_check.is_path(data):
+        checked = path_check.open_path(data, tree.pairs(option or ()), media_root)
+        sources, before, after = checked.sources, checked.before, checked.after
+    else:
+        sources = _open_sources(data, overrides, option, media_root)
+        before = _about_config(data, overrides) if _is_config(data) else []
     make = None
     if model:
         from vlmrl.assemble.prompts import build_prompt_maker
@@ -169,8 +178,8 @@ def check(
         from vlmrl.models.loading import load_model
         from vlmrl.policy.policy import Policy
 
-        settings = ModelConfig(path=model)
-        policy = Policy(*load_model(settings), settings)
+        checkpoint = ModelConfig(path=model)
+        policy = Policy(*load_model(checkpoint), checkpoint)
         make, sources = build_prompt_maker(policy, {}, {}), with_audio(sources, policy.family)
     see, lines, sheet = None, [], None
     if images:
@@ -183,13 +192,11 @@ def check(
         print(line)
         lines.append(line)
 
-    if _is_config(data):
-        from vlmrl import config
-        from vlmrl.assemble.first_look import unpaid
-
-        for line in unpaid(config.load(data, overrides or ())):
-            say(f"warning: {line}")
+    for line in before:
+        say(line)
     bad = check_and_print(sources, out, make, see, say)
+    for line in after:
+        say(line)
     if sheet and images:
         print(sheet.write(images, lines))
     raise typer.Exit(FAILED if bad else 0)
@@ -299,6 +306,16 @@ def list_cards() -> None:
     from vlmrl.features.check.data_check import list_cards
 
     print(list_cards())
+
+
+def _about_config(data: str, overrides: list[str] | None) -> list[str]:
+    """Return what a config says of its sources that a user should know before their check."""
+    from vlmrl import config
+    from vlmrl.assemble.first_look import unpaid
+    from vlmrl.data.source import other_splits
+
+    settings = config.load(data, overrides or ())
+    return [*(f"warning: {line}" for line in unpaid(settings)), *other_splits(settings)]
 
 
 def _is_config(data: str) -> bool:

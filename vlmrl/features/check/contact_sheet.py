@@ -7,7 +7,6 @@ escaped. Which good rows are shown is decided by position alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from vlmrl.data.source import Source
 from vlmrl.errors import UserError
 from vlmrl.features.check.data_check import CheckedRow
 from vlmrl.media.decode import decode
-from vlmrl.pages.media import Album, Sheet, canvas_of, shapes, view
+from vlmrl.pages.media import Album, Sheet, canvas_of, say_truth, shapes, view
 from vlmrl.pages.render import render
 from vlmrl.runs.rollout_rows import store_media
 from vlmrl.schema import Box, Frame, Sample, Truth
@@ -119,8 +118,9 @@ class ContactSheet:
         views = tuple(view(medium, self._album) for medium in media)
         canvas = canvas_of(views, sample.main_medium)
         truth = to_json(sample.truth)
-        stated = {key: value for key, value in truth.items() if value not in (None, False)}
-        words = "nothing to find" if sample.truth.none else json.dumps(stated, ensure_ascii=False)
+        main = row.decoded[sample.main_medium or 0] if row.decoded else None
+        size = main.size if isinstance(main, PilImage) else (None, None)
+        words = say_truth(truth, dict(zip(("width", "height"), size, strict=True)))
         reason = (row.line["reason"],) if row.line["reason"] else ()
         return CheckedSheet(
             sort=sort,

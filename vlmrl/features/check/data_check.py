@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
+import os
 import re
 import statistics
 from collections import Counter
@@ -19,7 +19,14 @@ from vlmrl.data.loader import Make
 from vlmrl.data.multiple_choice import shows
 from vlmrl.data.quarantine import row_id
 from vlmrl.data.source import Source
-from vlmrl.data.units import SPACES, UnitTally, equal_ids, read_place, read_span
+from vlmrl.data.units import (
+    SPACES,
+    UnitTally,
+    content_of,
+    equal_ids,
+    read_place,
+    read_span,
+)
 from vlmrl.errors import UserError, about_row, shortened
 from vlmrl.media.access import reference
 from vlmrl.media.decode import decode
@@ -77,9 +84,7 @@ class TruthStatistics:
         if sample is None:
             return []
         odd = [*self._places(sample, size), *self._spans(sample, medium)]
-        media = [(m.name, m.data, m.start, m.end) for m in sample.media]
-        content = repr((media, sample.system, [t.text for t in sample.turns], sample.truth))
-        digest = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+        digest = content_of(sample)
         odd += ["repeats an earlier row"] if digest in self.seen else []
         self.counts["rows"] += digest in self.seen
         self.seen.add(digest)
@@ -203,15 +208,16 @@ class CheckedRow:
 def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]:
     """Yield every row, loaded and decoded as training would; order as in the data.
 
-    A line is `{"id", "ok", "reason", "turns", "says_how", "hides_options", "media": [{"kind", "width",
-    "height", "frames", "fps", "duration", "rate"}], "tokens"}`; `turns` counts those before the question,
-    `says_how` is what in the question says how to answer (None: nothing), `hides_options` whether it does
-    not show the options of its choice, `tokens` is the prompt's
-    length if `make` builds prompts, else None.
+    A line is `{"id", "missing", "ok", "reason", "turns", "says_how", "hides_options", "media": [{"kind",
+    "width", "height", "frames", "fps", "duration", "rate"}], "tokens"}`; `missing` are paths of media
+    that are not there, `turns` counts those before the question, `says_how` is what in the question says
+    how to answer (None: nothing), `hides_options` whether it does not show the options of its choice,
+    `tokens` is the prompt's length if `make` builds prompts, else None.
     """
     for index in range(len(source.rows)):
-        line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}"}
+        line: dict[str, Any] = {"id": row_id(source, index) or f"row {index}", "missing": []}
         stated: list[StatedPlace] = []
+        sample = None
         try:
             with noting_places() as stated:
                 sample = source.sample(index)
@@ -222,6 +228,8 @@ def check_rows(source: Source, make: Make | None = None) -> Iterator[CheckedRow]
         except UserError as error:
             line |= {"ok": False, "reason": shortened(str(error)), "turns": 0, "says_how": None}
             line |= {"hides_options": False, "media": [], "tokens": None}
+            paths = [m.path for m in sample.media if m.path] if sample else []
+            line["missing"] = [path for path in paths if not os.path.exists(path)]
             medium = _find_medium(source, index)
             yield CheckedRow(source, index, line, None, *medium, tuple(stated))
             continue
@@ -335,6 +343,8 @@ def _summarise(
     if any(turns := [line["turns"] for line in lines]):
         yield f"turns before the question: {sum(map(bool, turns))} rows, up to {max(turns)} turns"
     media = [medium for line in lines for medium in line["media"]]
+    if missing := [path for line in lines for path in line["missing"]]:
+        yield f"media: {len(media)} found, {len(missing)} missing, the first is {missing[0]}"
     sizes = Counter(f"{m['width']}x{m['height']}" for m in media if m["kind"] == "image")
     if sizes:
         common = ", ".join(f"{size} ({n})" for size, n in sizes.most_common(5))

@@ -11,6 +11,7 @@ from vlmrl.assemble.first_look import epochs
 from vlmrl.assemble.sources import all_sources
 from vlmrl.assemble.validate import validate
 from vlmrl.config import load
+from vlmrl.data.source import other_splits
 from vlmrl.errors import UserError
 from vlmrl.features.check import doctor_data, doctor_model
 from vlmrl.features.check.doctor_bench import CheckResult, build, versions
@@ -50,6 +51,8 @@ def examine(name: str, overrides: Sequence[str] = ()) -> Iterator[CheckResult]:
         yield CheckResult(
             "ok", "epochs", epochs(config, opened[: len(config.by_stage[0].data.train)])
         )
+        for line in other_splits(config):
+            yield CheckResult("ok", "evaluation", line)
     except UserError as error:
         yield CheckResult("FAIL", "config", str(error))
         return

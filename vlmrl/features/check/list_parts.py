@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def describe(kind: str, chosen: str | None = None) -> list[str]:
-    """Return lines on the shipped parts of a kind, or a chosen one: what it does, options with defaults.
+    """Return lines on the parts of a kind, or a chosen one: what it does, options with defaults.
 
-    Imports none of them.
+    The name of one that is not shipped is followed by that of its package. Imports
+    none of them.
 
     Raises:
         UserError: there is no such part.
@@ -27,7 +28,7 @@ def describe(kind: str, chosen: str | None = None) -> list[str]:
     lines = []
     for name in _chosen(kind, plugins.names(kind), chosen):
         part = read_part(kind, name)
-        lines.append(f"{name}: {_first_sentence(part.docstring)}")
+        lines.append(f"{name}{_package(kind, name)}: {_first_sentence(part.docstring)}")
         for key, option in part.options.items():
             default = "required" if option.default is None else f"= {option.default}"
             lines.append(f"    {key}: {option.type} {default}")
@@ -67,7 +68,7 @@ def describe_benchmarks(chosen: str | None = None) -> list[str]:
         protocols = ", ".join((*(each.protocol for each in benchmark.officials), OURS))
         splits = {benchmark.split: benchmark.count, **benchmark.splits}
         rows = ", ".join(f"{split} {count:,} rows" for split, count in splits.items())
-        lines.append(f"{name}: {first_sentence(benchmark)}")
+        lines.append(f"{name}{_package('benchmark', name)}: {first_sentence(benchmark)}")
         if chosen is None:
             lines.append(f"    {benchmark.hub or benchmark.origin}; {rows}; {protocols}")
             continue
@@ -100,6 +101,11 @@ def _page(name: str, benchmark: type[Benchmark], rows: str) -> list[str]:
         lines += ["", f"{official.protocol}: rule {official.scorer}, {limit}{judge}"]
         lines += [f"    {line}" for line in official.ask.splitlines()]
     return lines
+
+
+def _package(kind: str, name: str) -> str:
+    part = plugins.added(kind).get(name)
+    return f" ({part.origin})" if part else ""
 
 
 def _chosen(kind: str, names: Sequence[str], chosen: str | None) -> Sequence[str]:

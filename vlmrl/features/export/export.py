@@ -23,7 +23,7 @@ from vlmrl import plugins
 from vlmrl.assemble.trained_run import find_run, read_config
 from vlmrl.config import Config, ModelConfig, SourceConfig
 from vlmrl.config.sections.run import without_secrets
-from vlmrl.data.source import card_of
+from vlmrl.data.source import card_of, evaluated
 from vlmrl.errors import UserError
 from vlmrl.policy import adapter_folder, checkpoint
 from vlmrl.runs import run_folder
@@ -332,11 +332,15 @@ def _data(config: Config) -> str:
 
 
 def _sources(config: Config) -> list[tuple[str, SourceConfig]]:
-    cold_start = config.sft.sources if config.sft else []
+    cold_start = config.sft.named_sources if config.sft else []
+    try:
+        held_out = evaluated(config)
+    except UserError:  # its data are not on this machine
+        held_out = config.held_out
     return [
         *(("training", source) for source in config.data.train),
         *(("cold start", source) for source in cold_start),
-        *(("evaluation", source) for source in config.held_out),
+        *(("evaluation", source) for source in held_out),
     ]
 
 

@@ -30,7 +30,8 @@ def orm(
     `--num_generations`.
 
     Raises:
-        UserError: see `other_trainers.ForeignScorer`; a call: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; a call: see `ForeignScorer.judge` and
+            `leave_out`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 
@@ -55,7 +56,7 @@ def orm(
                 groups=columns.get("prompt_id", range(count)),
                 progress=progress_of(trainer_state),
             )
-            return [j.reward for j in judged]
+            return scorer.leave_out(judged)
 
     VerifierORM.__name__ = VerifierORM.__qualname__ = scorer.name
     return VerifierORM

@@ -7,6 +7,7 @@ completion. Faults come back as None for trainers that leave None out of a group
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ class ForeignScorer:
         self.name = "+".join(reward.label for reward in self.rewards)
         self.common = {"space": space, **({"template": template} if template else {})}
         self.group_size = group_size
+        self.has_scored = False
         self.scorer = Scorer({SOURCE: self.rewards}, scoring or ScoringConfig())
         for reward in self.rewards:
             if resolve(reward).verifier.scope != "item" and group_size is None:
@@ -89,6 +91,23 @@ class ForeignScorer:
             for i, judgement in zip(group, of, strict=True)
         }
         return [by_row[i] for i in range(len(rows))]
+
+    def leave_out(self, judged: Sequence[Judged]) -> list[float | None]:
+        """Return the rewards, with None for a masked completion.
+
+        Raises:
+            UserError: none has been scored since the beginning, and `fault_limit` is below 1: a trainer would
+                run to its end in silence.
+        """
+        rewards = [judgement.reward for judgement in judged]
+        self.has_scored |= any(reward is not None for reward in rewards)
+        if not self.has_scored and self.scorer.scoring.fault_limit < 1:
+            reasons = Counter(judgement.reason for judgement in judged)
+            reason, times = reasons.most_common(1)[0]
+            raise UserError(
+                f"{self.name}: none of {len(judged)} completions has a reward; {times} of them: {reason}"
+            )
+        return rewards
 
     def _members(self, groups: Sequence[Hashable]) -> list[list[int]]:
         members: dict[Hashable, list[int]] = {}

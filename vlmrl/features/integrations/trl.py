@@ -31,7 +31,8 @@ def reward_function(
     Example: GRPOTrainer(model, reward_funcs=reward_function(["box_iou", "format"]), ...)
 
     Raises:
-        UserError: see `other_trainers.ForeignScorer`; the function itself: see `ForeignScorer.judge`.
+        UserError: see `other_trainers.ForeignScorer`; the function itself: see `ForeignScorer.judge`
+            and `leave_out`.
     """
     scorer = ForeignScorer(rewards, scoring, template, space, group_size)
 
@@ -63,7 +64,7 @@ def reward_function(
                 if known:
                     log_metric(f"vlmrl/{label}", sum(known) / len(known))
             log_metric("vlmrl/masked", sum(j.reward is None for j in judged) / len(judged))
-        return [j.reward for j in judged]
+        return scorer.leave_out(judged)
 
     reward.__name__ = scorer.name
     return reward

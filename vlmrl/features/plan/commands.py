@@ -14,7 +14,15 @@ def plan(
     config: ConfigName,
     overrides: Overrides = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of the whole job.")] = 8,
-    gpu: Annotated[str, typer.Option(help="Their kind, e.g. a100, h100, h200, b200.")] = "h100",
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="Their kind: rtx4080, l4, rtx4090, a100_40gb, l40s, a100, h100, rtx_pro_6000, h200, b200."
+        ),
+    ] = "h100",
+    memory: Annotated[
+        float | None, typer.Option(min=1, help="GB of each, for a kind that is not listed.")
+    ] = None,
     assume: Annotated[
         list[str] | None,
         typer.Option(help="An assumption, `NAME=VALUE`, e.g. `train_mfu=0.3`; repeatable."),
@@ -31,6 +39,7 @@ def plan(
 
     - `vlmrl plan recipes/vlm_r1 --gpus 64 --gpu h100`
     - `vlmrl plan recipes/vlm_r1 machines/8x80gb --gpus 8`
+    - `vlmrl plan my.yaml --gpus 1 --gpu rtx4090 --memory 32` for a card that is not listed
     - `vlmrl plan my.yaml model.path=Qwen/Qwen2.5-VL-72B-Instruct --gpus 256 --assume train_mfu=0.3`
     """
     from vlmrl.config import load
@@ -49,7 +58,7 @@ def plan(
     from vlmrl.features.plan.published import gpu as rates_of
 
     shown = PromptContent(images, pixels, text_tokens)
-    planner = Planner(settings, rates_of(gpu), Assumptions.of(assume or ()), shown)
+    planner = Planner(settings, rates_of(gpu, memory), Assumptions.of(assume or ()), shown)
     judged = planner.rate(layout_of(planner.config, gpus))
     verdicts = find_verdicts(planner, judged)
     print("As configured", *describe(planner, judged, verdicts), sep="\n", flush=True)

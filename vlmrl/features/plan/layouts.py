@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from vlmrl.errors import UserError
 SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 """Shares of the GPUs that train, where others generate."""
 PARALLEL = (1, 2, 4, 8)
+"""GPUs that may work on one thing together: ranks on the tokens of a row, GPUs of a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _servers_of(config: Config) -> tuple[int, int]:
 
 
 def enumerate_layouts(
-    config: Config, gpus: int, gpus_per_node: int, kv_heads: int
+    config: Config, gpus: int, gpus_per_node: int, sequence_parts: Sequence[int]
 ) -> Iterator[GpuLayout]:
     """Yield the layouts that vlmrl can run on `gpus` GPUs, for this config's batch."""
     tokens = config.optimizer.micro_batch_tokens
@@ -162,8 +163,8 @@ def enumerate_layouts(
                 ways += [{**at, "staleness": staleness} for staleness in (0, 1)]
     for way in (way for way in ways if way["trainers"] <= config.rollout.prompts):
         for strategy, replicas in _shardings(way["trainers"], gpus_per_node):
-            for parts in PARALLEL:
-                if any(number % parts for number in (way["trainers"], gpus_per_node, kv_heads)):
+            for parts in sequence_parts:
+                if way["trainers"] % parts or gpus_per_node % parts:
                     continue
                 for checkpointing in (False, True):
                     yield GpuLayout(

@@ -159,9 +159,9 @@ class Planner:
     def sweep(self, gpus: int) -> list[RatedLayout]:
         """Return the layouts that fit, the fastest first."""
         per_node = self.gpu.gpus_per_node
-        layouts = enumerate_layouts(self.config, gpus, per_node, self.model.kv_heads)
+        layouts = enumerate_layouts(self.config, gpus, per_node, self.model.sequence_parts)
         possible = (layout for layout in layouts if not self._refused(layout))
-        rated = (self.rate(self._with_utilization(layout)) for layout in possible)
+        rated = (self.rate(self.with_utilization(layout)) for layout in possible)
         return sorted((each for each in rated if each.fits), key=lambda each: -each.rate)
 
     def mend(self, layout: GpuLayout) -> RatedLayout | None:
@@ -176,8 +176,8 @@ class Planner:
             changes.append({"micro_batch_tokens": least})
         changes += [
             {"sequence_parallel": parts}
-            for parts in (2, 4, 8)
-            if not (layout.trainers % parts or per_node % parts or self.model.kv_heads % parts)
+            for parts in self.model.sequence_parts
+            if parts > 1 and not (layout.trainers % parts or per_node % parts)
         ]
         now = layout
         for change in changes:
@@ -185,10 +185,19 @@ class Planner:
             if self._refused(changed):
                 continue
             now = changed
-            judged = self.rate(self._with_utilization(now))
+            judged = self.rate(self.with_utilization(now))
             if judged.memory.share <= TIGHT:
                 return judged
         return None
+
+    def with_utilization(self, layout: GpuLayout) -> GpuLayout:
+        """Return the layout with as much memory for vLLM as there is beside what stays of the trainer."""
+        if layout.servers:
+            return replace(layout, utilization=APART)
+        alone = self.memory(replace(layout, servers=1)).parts
+        stays = sum(alone[p] for p in ("weights", "reference", "gradients", "optimizer"))
+        left = math.floor((TIGHT - stays / self.gpu.memory) / SPARE) * SPARE
+        return replace(layout, utilization=round(max(SPARE, left), 2))
 
     def _policy(self, checkpointing: bool) -> tuple[Policy, Prompt]:
         if checkpointing not in self._policies:
@@ -203,18 +212,10 @@ class Planner:
         if layout.servers:
             return plugins.build("engine", "vllm_server", {"urls": ["http://elsewhere:8000"]})
         if layout.engine == "hf":
-            return plugins.build("engine", "hf", {})
+            own = self.config.engine
+            return plugins.build("engine", "hf", own.options if own.name == "hf" else {})
         options = {"gpu_memory_utilization": layout.utilization, "enable_sleep_mode": True}
         return plugins.build("engine", "vllm", options)
-
-    def _with_utilization(self, layout: GpuLayout) -> GpuLayout:
-        """Return the layout with as much memory for vLLM as there is beside what stays of the trainer."""
-        if layout.servers:
-            return replace(layout, utilization=APART)
-        alone = self.memory(replace(layout, servers=1)).parts
-        stays = sum(alone[p] for p in ("weights", "reference", "gradients", "optimizer"))
-        left = math.floor((TIGHT - stays / self.gpu.memory) / SPARE) * SPARE
-        return replace(layout, utilization=round(max(SPARE, left), 2))
 
     def _imbalance(self, teams: int) -> Imbalance:
         if teams not in self._imbalances:
@@ -298,7 +299,7 @@ def _what_fails(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
         else:
             text = f"{text}; {mended.memory.share:.0%} after the change"
             yield PlanIssue(level, "memory", text, mended.layout.changes(config))
-    if judged.times.generation.fits < 1:
+    if judged.times.generation.fits < 1 and (layout.servers or layout.engine != "hf"):
         size = 2 * planner.model.parameters / 1e9
         needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
         parallel = 2 ** math.ceil(math.log2(needed))

@@ -102,7 +102,12 @@ class Architecture:
     def shortest(self) -> int:
         """Return the layers of a part that have all kinds of its layers: levels of DeepStack, then others."""
         dense = self.text.get("first_k_dense_replace", 0)
-        return 3 if DEEPSTACK in self.vision else 1 + int(dense)
+        return 3 if DEEPSTACK in self.vision else max(1 + int(dense), self.period)
+
+    @property
+    def period(self) -> int:
+        """Return after how many layers of the language model their kinds repeat."""
+        return int(self.text.get("full_attention_interval", 1))
 
     def build(self, layers: Mapping[str, int] | None = None) -> BuildConfig:
         """Return what builds a model of these sizes, its parts with `layers` layers where they say so."""
@@ -131,8 +136,8 @@ def gpus() -> list[str]:
     return [*_read("rates")["gpus"]]
 
 
-def gpu(name: str) -> Gpu:
-    """Return a GPU's rates.
+def gpu(name: str, memory_gb: float | None = None) -> Gpu:
+    """Return a GPU's rates, with another memory if it is given.
 
     Raises:
         UserError: the GPU is unknown; the message names the nearest one.
@@ -140,9 +145,10 @@ def gpu(name: str) -> Gpu:
     known = _read("rates")["gpus"]
     if name not in known:
         raise UserError(
-            f"--gpu: there is no {name!r}{nearest(name, [*known])}; known: {', '.join(known)}"
+            f"--gpu: there is no {name!r}{nearest(name, [*known])} Of a card that is not listed "
+            "take the one most like it, with its --memory"
         )
-    return Gpu(name, **known[name])
+    return Gpu(name, **known[name] | ({"memory_gb": memory_gb} if memory_gb else {}))
 
 
 def architectures() -> dict[str, Architecture]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -24,8 +26,11 @@ from vlmrl.algorithms.base import Algorithm, passes_of
 from vlmrl.config import Config, ModelConfig
 from vlmrl.data.prompt import make_prompt
 from vlmrl.errors import UserError
+from vlmrl.features.plan.layouts import PARALLEL
 from vlmrl.features.plan.published import Assumptions, architecture_of
 from vlmrl.forward.logprobs import Sharing
+from vlmrl.forward.sequence_parallel import find_obstacle
+from vlmrl.models.cache_sizes import attending_layers, head_width, state_bytes, token_bytes
 from vlmrl.models.loading import Loaded, load_model, set_pixel_budget
 from vlmrl.monitoring.memory_forecast import Counter, RankShare, rank_share
 from vlmrl.policy import weights
@@ -36,6 +41,8 @@ from vlmrl.schema.media import Audio, Decoded, kind_of
 
 CORPUS = ("word " * 64,)
 """What the small tokenizer is trained on."""
+CHUNK = 64
+"""Tokens that a gated delta-net reads at once."""
 GROUPED = "grouped_mm"
 """The way to compute experts whose shapes do not depend on where tokens are routed."""
 
@@ -67,6 +74,8 @@ def sketch(
         if hasattr(module, "fullatt_block_indexes"):
             # Windows keep as many numbers as attention to all does, and take a call each.
             module.fullatt_block_indexes = [*range(len(module.blocks))]
+        if type(module).__name__.endswith("GatedDeltaNet"):
+            module.forward = functools.partial(_run_chunks_at_once, module, module.forward)
     policy = Policy(*loaded, config)  # adapters have numbers: peft moves them
     if policy.frozen_towers is not None:
         policy.frozen_towers.checked = True  # there are no numbers to compare
@@ -79,6 +88,51 @@ def _put_by_index(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     hidden = hidden.clone()
     hidden[index] = hidden[index].clone() + features
     return hidden
+
+
+RULE = "torch_chunk_gated_delta_rule"
+"""transformers' function of a gated delta-net that reads rows in chunks, one after the other."""
+
+
+def _run_chunks_at_once(
+    layer: object, forward: Callable[..., Tensor], *args: Any, **settings: Any
+) -> Tensor:
+    """Run a gated delta-net's forward with `chunks_at_once` in place of transformers' loop."""
+    modeling = sys.modules[type(layer).__module__]
+    rule = getattr(modeling, RULE)
+    setattr(modeling, RULE, functools.partial(chunks_at_once, rule))
+    try:
+        return forward(*args, **settings)
+    finally:
+        setattr(modeling, RULE, rule)
+
+
+def chunks_at_once(
+    rule: Callable[..., Any], *rows: Tensor, initial_state: Tensor | None = None, **settings: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the rule does for `rows` [n, T, ...], as shapes: each chunk is a row that begins alone.
+
+    It keeps as many numbers as a loop over the chunks, and takes one call for all of them. Chunks are of
+    equal length, so that the rule fills them up as it does rows that end within a chunk.
+    """
+    g, beta = settings.pop("g"), settings.pop("beta")
+    count, tokens = rows[0].shape[:2]
+    chunks = -(-tokens // CHUNK)
+    size = -(-tokens // chunks)
+    lone = [
+        F.pad(row, (*(0, 0) * (row.ndim - 2), 0, chunks * size - tokens)).reshape(
+            count * chunks, size, *row.shape[2:]
+        )
+        for row in (*rows, g, beta)
+    ]
+    if initial_state is not None:
+        initial_state = initial_state.repeat_interleave(chunks, 0)
+    elif chunks > 1:  # all but the first begin at states that gradient flows through
+        sizes = (count * chunks, rows[2].shape[2], rows[1].shape[3], rows[2].shape[3])
+        initial_state = torch.zeros(sizes, requires_grad=torch.is_grad_enabled())
+    out, state = rule(*lone[:3], g=lone[3], beta=lone[4], initial_state=initial_state, **settings)
+    whole = out.reshape(count, chunks * size, *out.shape[2:])[:, :tokens]
+    return whole, None if state is None else state[::chunks].clone()
 
 
 def _load_published(
@@ -145,9 +199,12 @@ class ModelCounts:
     attention: int
     """Operations of a token per token that it attends to, in all layers."""
     num_layers: int
-    kv_heads: int
+    sequence_parts: tuple[int, ...]
+    """How many ranks can share the tokens of a row, of `PARALLEL`."""
     kv_bytes: int
     """Keys and values of a token in bfloat16."""
+    state_bytes: int
+    """States of a completion in its gated delta-nets."""
     sync_bytes: int
     """What a sync with full weights sends in bfloat16, each tied weight once."""
 
@@ -190,7 +247,6 @@ def count_model(policy: Policy) -> ModelCounts:
     active = sum(
         p.numel() * (routed if n.endswith(FUSED_EXPERTS) else 1) for n, p in layers.items()
     )
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     vision = {n: p for n, p in named.items() if n not in language}
     return ModelCounts(
         parameters=sum(p.numel() for p in named.values()),
@@ -203,10 +259,15 @@ def count_model(policy: Policy) -> ModelCounts:
         vision_trains=any(
             p.requires_grad for n, p in vision.items() if tower_of(n, family) != "projector"
         ),
-        attention=4 * text.num_hidden_layers * text.num_attention_heads * width,
+        attention=4 * attending_layers(text) * text.num_attention_heads * head_width(text),
         num_layers=text.num_hidden_layers,
-        kv_heads=text.num_key_value_heads,
-        kv_bytes=4 * text.num_hidden_layers * text.num_key_value_heads * width,
+        sequence_parts=tuple(
+            parts
+            for parts in PARALLEL
+            if parts == 1 or find_obstacle(base, policy.sharing.possible, parts) is None
+        ),
+        kv_bytes=token_bytes(text, 2),
+        state_bytes=state_bytes(text, 2),
         sync_bytes=count_sync_bytes(policy, 2),
     )
 
@@ -252,8 +313,8 @@ def count_step(
 class ShallowCounter(Counter):
     """Counts each shape of a published model's forward once.
 
-    Each layer of a part keeps as much as any other of it: what a model of few layers keeps, and what each
-    of its parts keeps with one more, say what a model of many does.
+    Each layer of a part keeps as much as any other of its kind: what a model of few layers keeps, and what
+    each of its parts keeps with one more, or with one more of each kind, say what a model of many does.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -261,6 +322,7 @@ class ShallowCounter(Counter):
         published = architecture_of(config.path) if config.path else None
         self._depths = published.depths if published else {}
         self._few = published.shortest if published else 0
+        self._text_period = published.period if published else 1
         self._policies: dict[str, Policy] = {}
         self._found: dict[Any, int] = {}
         self._activations: dict[Any, tuple[int, int]] = {}
@@ -313,7 +375,7 @@ class ShallowCounter(Counter):
             if depth > self._few:
                 key = (part, shape, seen) if part == "text" else (part, seen)
                 more = self._remember(key, functools.partial(self._deepened, count, part, least))
-                total += (depth - self._few) * more
+                total += (depth - self._few) * more // self._period(part)
         return total
 
     def _deepened(self, count: Callable[[Policy], int], part: str, least: int) -> int:
@@ -324,10 +386,17 @@ class ShallowCounter(Counter):
             self._found[key] = count()
         return self._found[key]
 
+    def _period(self, part: str) -> int:
+        """Return after how many layers those of a part are of the same kinds again."""
+        return self._text_period if part == "text" else 1
+
     def _policy(self, longer: str) -> Policy:
-        """Return a policy of few layers, one part of it with one more."""
+        """Return a policy of few layers, one part of it with as many more as have all kinds."""
         if longer not in self._policies:
-            layers = {p: min(depth, self._few + (p == longer)) for p, depth in self._depths.items()}
+            layers = {
+                part: min(depth, self._few + (self._period(part) if part == longer else 0))
+                for part, depth in self._depths.items()
+            }
             config = self._config.model_copy(update={"gradient_checkpointing": False})
             policy = self._policies[longer] = sketch(config, layers=layers)
             self._kept.enter_context(policy.seeing_once())  # frozen towers see an image once

@@ -181,14 +181,14 @@ def _generation(
     own = prompts * step.completions / step.prompts
     weights, length = 2 * model.parameters, step.prompt_tokens + step.max_length
     room = parallel * cache_share * gpu.memory - weights
-    fits = max(0, int(room // (model.kv_bytes * length)))
+    fits = max(0, int(room // (model.kv_bytes * length + model.state_bytes)))
     full = max(1, min(max_num_seqs, own, fits or 1))
     tail = step.max_length if own <= full else step.max_length - step.mean_length
     steps = tail + (own * step.mean_length / full if own > full else 0.0)
     batch = own * step.mean_length / steps
     memory = gpu.hbm_tb * 1e12 * assumed.hbm_share * parallel
     context = step.prompt_tokens + step.mean_length / 2
-    read = (weights + batch * context * model.kv_bytes) / memory
+    read = (weights + batch * (context * model.kv_bytes + model.state_bytes)) / memory
     computed = 2 * (model.active + model.head) + model.attention * context
     computed *= batch / (parallel * gpu.flops * assumed.decode_mfu)
     beside = assumed.decode_overhead_ms / 1e3

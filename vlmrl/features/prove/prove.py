@@ -421,7 +421,7 @@ def list_changes(written: Mapping[str, Any]) -> Iterator[str]:
 def list_unfinished(begin: Path, config: Config) -> Iterator[str]:
     """Yield that rollouts issued ahead were not finished in the checkpoint `begin`, if so it is."""
     issued = checkpoint.read_queue(begin)
-    done = sum(len(batch["groups"]) for batch in issued)
+    done = sum(len(batch["groups"]) + len(batch.get("taken", ())) for batch in issued)
     wanted = sum(config.at_step(batch["key"][0]).rollout.prompts for batch in issued)
     if done < wanted:
         yield (

@@ -90,16 +90,23 @@ def watch(
     runs: Annotated[Path, typer.Argument(help="A run folder, or a folder of runs.")] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")] = 8010,
+    start: Annotated[
+        bool, typer.Option("--start", help="Also a page that writes configs and starts runs.")
+    ] = False,
 ) -> None:
     """Follow runs in a browser as they train: the report's page, kept up to date.
 
     - `vlmrl watch` shows all runs in `runs/`, on one pair of axes
     - `vlmrl watch runs/mine` follows one
+    - `vlmrl watch --start`, then open the address that it prints: write a config, start, stop and resume runs
     - `VLMRL_SERVER_TOKEN=... vlmrl watch --host 0.0.0.0`, for a browser on another machine
 
     It reads run folders and writes nothing; runs may start, stop and go on meanwhile. It listens on this
     machine only unless `--host` says otherwise, and then needs a token, which is the password.
+
+    With `--start` there is a page beside these that saves configs in this folder and shows the command of all
+    that it does. Its address holds the token that it needs. Runs go on when the page or this command ends.
     """
     from vlmrl.features.report.watch_server import watch
 
-    watch(runs, host, port)
+    watch(runs, host, port, start)

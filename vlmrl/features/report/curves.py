@@ -21,7 +21,9 @@ MAX_LABEL = 8
 DODGE = 5
 """Distance between the intervals of different curves at the same step, SVG units."""
 
-LABEL_GAP = 13
+MAX_NAME = 40
+"""Characters of the name of an axis."""
+LABEL_GAP = 14
 """Least distance between the labels of two levels, SVG units."""
 
 Scale = Callable[[float], float]
@@ -33,16 +35,16 @@ class Size:
 
     width: int
     height: int
-    left: int = 46
-    right: int = 12
-    top: int = 10
-    bottom: int = 24
+    left: int = 58
+    right: int = 16
+    top: int = 24
+    bottom: int = 38
 
 
-SMALL = Size(460, 230)
+SMALL = Size(390, 240)
 """A chart among others."""
-LARGE, NARROW = Size(1100, 300, top=18), Size(420, 300, top=18)
-"""The one chart of the first screen: on a wide screen, and on a phone."""
+LARGE, NARROW = Size(1200, 320, right=64), Size(360, 300, right=64)
+"""The one chart of the first screen, with room for levels: on a wide screen, and on a phone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,11 @@ class Drawing:
     stages: tuple[Tick, ...] = ()
     """Where stages of training begin, with what is said of them."""
     levels: tuple[tuple[float, Tick], ...] = ()
-    """Heights of level lines, each with the place of its label."""
+    """Heights of level lines, each with the place of its number right of the axes."""
+    names: tuple[tuple[str, str], ...] = ()
+    """What the level lines are, each with its number, from the lowest up."""
+    upright: str = ""
+    """The name of the upright axis."""
 
 
 def draw(
@@ -106,6 +112,9 @@ def draw(
     low, high = _range(layers, from_zero=panel.stacked or panel.unit == "share")
     marked = [value for _, value in panel.levels]
     low, high = min([low, *marked]), max([high, *marked])
+    whole = panel.unit == "share" or low in (0, 1)
+    if 0 <= low == high <= 1 and whole:
+        low, high = 0.0, 1.0
     y_ticks, y = _axis(low, high, size.height - size.bottom, size.top)
     curves = []
     picked = colours(panel, known, COLOURS)
@@ -114,21 +123,27 @@ def draw(
         shift = (i - (len(layers) - 1) / 2) * DODGE if series.low else 0.0
         curve = _curve(series, layer, below, panel, _shifted(x, shift), y)
         curves.append(replace(curve, colour=picked[i]))
+    begins = [
+        (stage, f"{stage.label}: from step {stage.first}")
+        for stage in stages[1:]
+        if panel.across == "step" and steps[0] <= stage.first <= steps[-1]
+    ]
     return Drawing(
         title=panel.title,
         x_ticks=_ticks(x_ticks, x),
         y_ticks=_ticks(y_ticks, y, panel.unit),
         curves=tuple(curves),
-        hover=_hover(panel, steps, x),
+        hover={
+            **_hover(panel, steps, x, [layer.name for layer in layers if smoothed(layer)]),
+            "stages": [[stage.first, label] for stage, label in begins],
+        },
         size=size,
         about=panel.about,
         quiet=is_quiet(panel),
         levels=_levels(panel.levels, y),
-        stages=tuple(
-            Tick(round(x(stage.first), 1), f"{stage.label}: from step {stage.first}")
-            for stage in stages[1:]
-            if panel.across == "step" and steps[0] <= stage.first <= steps[-1]
-        ),
+        names=tuple((n, number(v)) for n, v in sorted(panel.levels, key=lambda level: level[1])),
+        upright=_upright(panel),
+        stages=tuple(Tick(round(x(stage.first), 1), label) for stage, label in begins),
     )
 
 
@@ -145,13 +160,21 @@ def _at_some_steps(series: Series) -> Series:
 
 
 def _levels(levels: Sequence[tuple[str, float]], y: Scale) -> tuple[tuple[float, Tick], ...]:
-    """Place the labels of level lines above them, from the lowest line up, without overlap."""
+    """Place the numbers of level lines right of them, from the lowest line up, without overlap."""
     labels: list[tuple[float, Tick]] = []
-    for name, value in sorted(levels, key=lambda level: level[1]):
+    for _, value in sorted(levels, key=lambda level: level[1]):
         at = round(y(value), 1)
-        free = min(at - 4, labels[-1][1].at - LABEL_GAP) if labels else at - 4
-        labels.append((at, Tick(free, f"{name} {number(value)}")))
+        free = min(at, labels[-1][1].at - LABEL_GAP) if labels else at
+        labels.append((at, Tick(round(free, 1), number(value))))
     return tuple(labels)
+
+
+def _upright(panel: CurvePanel) -> str:
+    """Return what is counted upwards."""
+    if panel.unit:
+        return {"share": "share", "s": "seconds"}[panel.unit]
+    is_named = len(panel.series) == 1 or panel.title.startswith("Held-out")
+    return panel.title if is_named and len(panel.title) <= MAX_NAME else "value"
 
 
 def _ticks(values: Sequence[float], scale: Scale, unit: Unit = "") -> tuple[Tick, ...]:
@@ -243,14 +266,35 @@ def _stacked(series: Sequence[Series]) -> list[Series]:
     return layers
 
 
-def _hover(panel: CurvePanel, steps: Sequence[int], x: Scale) -> dict[str, Any]:
-    rows = []
+def _hover(
+    panel: CurvePanel, steps: Sequence[int], x: Scale, smooth: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the page's script draws the panel again from, and what it says of each step."""
+    rows, values, bounds = [], [], []
     for series in panel.series:
         own = dict(zip(series.steps, series.values, strict=True))
         bars = dict(zip(series.steps, zip(series.low, series.high, strict=True), strict=False))
         rows.append([_with_bar(own.get(s), bars.get(s), panel.unit) for s in steps])
-    places = [round(x(s), 1) for s in steps]
-    return {"across": panel.across, "steps": steps, "x": places, "rows": rows}
+        values.append([_short(own.get(s)) for s in steps])
+        bounds.append([[*map(_short, bars[s])] if s in bars else None for s in steps])
+    return {
+        "across": panel.across,
+        "steps": steps,
+        "x": [round(x(s), 1) for s in steps],
+        "rows": rows,
+        "values": values,
+        "bounds": bounds if any(any(each) for each in bounds) else [],
+        "names": [series.name for series in panel.series],
+        "smooth": [series.name in smooth for series in panel.series],
+        "unit": panel.unit,
+        "stacked": panel.stacked,
+        "levels": sorted(_short(value) for _, value in panel.levels),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Return a number with the digits that a curve or a table of it needs."""
+    return None if value is None or value - value != 0 else float(f"{value:.6g}")
 
 
 def _with_bar(value: float | None, bar: tuple[float, float] | None, unit: Unit) -> str:

@@ -23,7 +23,14 @@ from vlmrl.features.report.held_out import (
 )
 from vlmrl.features.report.series import MAIN_COLOUR, CurvePanel
 from vlmrl.pages.media import evenly
-from vlmrl.runs.complaints import BLIND_NATS, WINDOW, complain_of_last
+from vlmrl.runs.complaints import (
+    BLIND_NATS,
+    WINDOW,
+    complain_of_evaluation,
+    complain_of_last,
+    complain_of_many,
+    kind_of,
+)
 from vlmrl.runs.rollout_rows import Row
 
 MOVED = 0.02
@@ -54,6 +61,8 @@ class RunFacts:
     """The last known value of what blank media cost."""
     alarms: Sequence[str] = ()
     """Sentences of the loophole watch."""
+    complaints: Sequence[str] = ()
+    """What was wrong with many of its steps."""
 
     @classmethod
     def of(cls, config: Line, metrics: StepLines, **more: Any) -> RunFacts:
@@ -64,6 +73,7 @@ class RunFacts:
             steps=metrics.steps[-1] if metrics.steps else 0,
             first_lines=metrics.lines[:WINDOW],
             last_lines=metrics.lines[-WINDOW:],
+            complaints=complain_of_many(metrics.lines),
             newest={key: metrics.newest(key) for key in (BLANK_LOGPROB, BLANK_REWARD)},
             **more,
         )
@@ -82,9 +92,16 @@ class Outcome:
 def describe(progress: RunFacts) -> Outcome:
     """Return the outcome of a run, finished or not."""
     state, sentence = _compare(progress)
-    advice = [*complain_of_last(progress.last_lines), *progress.alarms]
+    last = progress.evaluations[-1] if progress.evaluations else {}
+    advice = [
+        *complain_of_evaluation(last, progress.metric),
+        *complain_of_last(progress.last_lines),
+        *progress.alarms,
+    ]
     if state in ("same", "fell"):
-        advice = advice or _advise(progress, state)
+        known = {*map(kind_of, advice)}
+        causes = [line for line in progress.complaints if kind_of(line) not in known]
+        advice = [*causes, *advice] or _advise(progress, state)
     facts = (*_of_answers(progress), *_of_levels(progress), *_of_sight(progress))
     return Outcome(state, sentence, facts, tuple(advice))
 
@@ -243,6 +260,8 @@ class AnswerPair:
     """A sample as the first and the last evaluated policy answered it."""
 
     question: str
+    truth: str
+    """The right answer, where nothing that is drawn shows it; else empty."""
     halves: tuple[Half, ...]
 
 
@@ -327,4 +346,5 @@ def _pair(card: GalleryPrompt, score: str) -> AnswerPair:
         cut = answer if len(answer) <= MAX_ANSWER else f"{answer[:MAX_ANSWER]}…"
         alone = replace(card, attempts=(attempt,), alone=None)
         halves.append(Half(attempt.label, "–" if value is None else f"{value:.2f}", cut, alone))
-    return AnswerPair(card.question, tuple(halves))
+    truth = "" if card.truth_shapes else card.right[:MAX_ANSWER]
+    return AnswerPair(card.question, truth, tuple(halves))

@@ -17,10 +17,19 @@ from typing import Any
 from urllib.parse import quote
 
 from vlmrl.features.report.rows import encode
-from vlmrl.pages.media import Album, MediaView, Shape, canvas_of, evenly, shapes, view
+from vlmrl.pages.media import (
+    Album,
+    MediaView,
+    Shape,
+    canvas_of,
+    evenly,
+    say_truth,
+    shapes,
+    view,
+)
 from vlmrl.pages.render import number
 from vlmrl.runs import run_folder
-from vlmrl.runs.rollout_rows import Row
+from vlmrl.runs.rollout_rows import Row, cluster_of
 from vlmrl.system.files import read_lines
 
 ABOUT = (
@@ -252,6 +261,8 @@ class GalleryPrompt:
     canvas: MediaView | None
     """The one of `views` on which places and spans are drawn."""
     truth: str
+    right: str
+    """The right answer where it is a text, a choice or a number; else empty."""
     truth_shapes: tuple[Shape, ...]
     attempts: tuple[GalleryCompletion, ...]
     verifiers: tuple[str, ...]
@@ -293,15 +304,21 @@ def rollout_cards(rollouts: Mapping[int, Sequence[Row]], album: Album) -> list[G
 
 
 def evaluation_cards(evaluations: Mapping[int, Sequence[Row]], album: Album) -> list[GalleryPrompt]:
-    """Return held-out samples as the first and the last evaluated policy answered them, greedily."""
+    """Return held-out samples as the first and the last evaluated policy answered them, greedily.
+
+    The same question of the same medium is shown once.
+    """
     if not evaluations:
         return []
     first, last = min(evaluations), max(evaluations)
     greedy = {step: _greedy(evaluations[step]) for step in (first, last)}
-    both = [row for key, row in greedy[last].items() if key in greedy[first]]
+    distinct: dict[tuple[str, str], Row] = {}
+    for key, row in greedy[last].items():
+        if key in greedy[first]:
+            distinct.setdefault((cluster_of(row), row["question"]), row)
     steps = [first, last] if first != last else [last]
     cards = []
-    for row in evenly(_sources_in_turn(both), MAX_PAIRS):
+    for row in evenly(_sources_in_turn([*distinct.values()]), MAX_PAIRS):
         key = (row["source"], row["id"])
         attempts = [(f"step {step}", greedy[step][key]["completions"][0]) for step in steps]
         cards.append(_card(last, row, attempts, album))
@@ -354,7 +371,8 @@ def _card(step: int, row: Row, attempts: Sequence[tuple[str, Row]], album: Album
         prompt=_cut(row["prompt"]),
         views=views,
         canvas=canvas,
-        truth=_cut(_truth(row["truth"])),
+        truth=_cut(say_truth(row["truth"], row.get("frame"))),
+        right=_right(row["truth"]),
         truth_shapes=shapes(row["truth"], canvas),
         attempts=tuple(made),
         verifiers=tuple(dict.fromkeys(name for a in made for name in a.scores)),
@@ -462,10 +480,11 @@ def _answers(completion: Row) -> list[Any]:
     return [verdict["answer"] for verdict in completion["verdicts"].values()]
 
 
-def _truth(truth: Row) -> str:
-    """Return the truth in words and numbers, without what is not set."""
-    known = {key: value for key, value in truth.items() if value not in (None, False)}
-    return "nothing to find" if truth.get("none") else json.dumps(known, ensure_ascii=False)
+def _right(truth: Row) -> str:
+    """Return a right answer as one would write it; empty: the truth has no text, choice or number."""
+    texts = truth.get("text") or [truth.get("choice")]
+    value = truth.get("number") if texts[0] is None else texts[0]
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _cut(text: str) -> str:

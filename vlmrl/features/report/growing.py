@@ -122,6 +122,18 @@ class Stretch:
     reward: float | None
 
 
+def cold_start_parts(config: Mapping[str, Any]) -> tuple[Stretch, ...]:
+    """Return the parts of the cold start, if in the first some towers train alone."""
+    sft = config.get("sft") or {}
+    align = sft.get("align")
+    if align is None:
+        return ()
+    last = align["steps"]
+    alone = f"{', '.join(align['towers'])} alone"
+    others = Stretch("all that trains", last + 1, last + sft["max_steps"], None)
+    return Stretch(alone, 1, last, None), others
+
+
 def stretches(config: Mapping[str, Any], lines: Sequence[Line]) -> tuple[Stretch, ...]:
     """Return the stages that a run has reached, from its config and the lines of metrics.jsonl."""
     names = [stage.get("name") for stage in config.get("stages", ())]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from vlmrl.answers.geometry import overlap_shares
 from vlmrl.runs.intervals import mean_interval
-from vlmrl.runs.rollout_rows import Row
+from vlmrl.runs.rollout_rows import Row, cluster_of, score_of
 
 Key = tuple[str, str]
 """Source and id of a sample."""
@@ -64,25 +64,11 @@ def scores(metric: str, rows: Sequence[Row]) -> dict[Key, float]:
     """Return the mean score of each sample's completions; samples without one are left out."""
     name, means = score_name(metric), {}
     for key, row in chosen(metric, rows).items():
-        values = [_score(completion, name) for completion in row["completions"]]
+        values = [score_of(completion, name) for completion in row["completions"]]
         known = [score for score in values if score is not None]
         if known:
             means[key] = fmean(known)
     return means
-
-
-def _score(completion: Row, name: str) -> float | None:
-    if name == "reward":
-        return float(completion["reward"]) if completion["valid"] else None
-    verdict = completion["verdicts"].get(name)
-    return verdict["score"] if verdict and verdict["applies"] else None
-
-
-def cluster_of(row: Row) -> str:
-    """Return what dependent samples share: the file of their main medium, by its content, else the id."""
-    main = row.get("main_medium")
-    medium = row["media"][main] if main is not None and main < len(row["media"]) else {}
-    return str(medium.get("thumbnail") or f"{row['source']}/{row['id']}")
 
 
 def change(metric: str, first: Sequence[Row], last: Sequence[Row]) -> Change | None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from vlmrl.features.report.first_screen import describe, first_screen
 from vlmrl.features.report.gallery import FacetChoice, current_gallery, evaluation_cards
-from vlmrl.features.report.growing import Across, Series
+from vlmrl.features.report.growing import Across, Series, cold_start_parts
 from vlmrl.features.report.live_run import LiveRun
 from vlmrl.features.report.page import (
     HERE,
@@ -34,7 +34,7 @@ from vlmrl.system.files import read_lines
 
 IMAGE_BYTES = 3_000_000
 """Budget of the images of one part, in characters of their data URIs."""
-SCRIPTS = ("report.js", "watch.js")
+SCRIPTS = ("charts.js", "report.js", "watch.js")
 MAX_COMPARED = 8
 """Runs on one pair of axes: there are as many colours."""
 SAID: dict[Across, str] = {
@@ -81,7 +81,8 @@ def newer_parts(
     for section in shown:
 
         def draw(section: CurveSection = section) -> str:
-            return parts.section(show(section, dict(MAIN_COLOUR), stages))
+            marks = stages, cold_start_parts(run.config)
+            return parts.section(show(section, dict(MAIN_COLOUR), *marks))
 
         version = evaluated if section.title == "Evaluation" else run.version
         makers[section.title] = (version, draw)
@@ -127,7 +128,8 @@ def say_state(state: Mapping[str, Any]) -> list[tuple[str, str]]:
     steps = f"{state['steps']:,} of {state['planned']:,}"
     if state["running"] and not state["steps"] and state["imitated"]:
         steps = f"cold start, step {state['imitated']:,}"
-    lines = [("running" if state["running"] else "not running", steps)]
+    how = "running" if state["running"] else "finished" if state["ended"] else "not running"
+    lines = [(how, steps)]
     units: tuple[tuple[str, str, Unit], ...] = (
         ("reward", "reward", ""),
         ("samples a second", "samples_s", ""),
@@ -207,9 +209,9 @@ def run_page(name: str, run: LiveRun | None, alone: bool) -> str:
     )
 
 
-def runs_page() -> str:
-    """Return the page of all runs."""
-    return render(HERE, "watch_runs.html", *SCRIPTS, address="/changes", axes=SAID)
+def runs_page(starts: bool = False) -> str:
+    """Return the page of all runs; with the way to the one that starts runs, if there is one."""
+    return render(HERE, "watch_runs.html", *SCRIPTS, address="/changes", axes=SAID, starts=starts)
 
 
 def runs_table(runs: Mapping[str, LiveRun], chosen: Sequence[str]) -> str:

@@ -153,7 +153,7 @@ class LiveRun:
         return RunFacts.of(
             self.config,
             self.metrics,
-            ended=self._owner() is None and self.steps >= self.config["run"]["steps"],
+            ended=self._has_ended(self._owner()),
             evaluations=self.results,
             alarms=self.alarms,
             **self._compared[1],
@@ -188,6 +188,7 @@ class LiveRun:
             left_s = max(planned - self.steps, 0) * (step_s + beside_s)
         return {
             "running": owner is not None,
+            "ended": self._has_ended(owner),
             "steps": self.steps,
             "planned": planned,
             "imitated": self.imitation.steps[-1] if self.imitation.steps else 0,
@@ -234,6 +235,10 @@ class LiveRun:
         except FileNotFoundError:
             return False
         return self._stamps.get(path) != stamp and not self._stamps.update({path: stamp})
+
+    def _has_ended(self, owner: Owner | None) -> bool:
+        """Return whether all steps are done and nobody goes on."""
+        return owner is None and self.steps >= self.config["run"]["steps"]
 
     def _owner(self) -> Owner | None:
         """Return the process that owns the folder now, as far as can be seen from here."""

@@ -26,7 +26,14 @@ from vlmrl.features.report import curves
 from vlmrl.features.report.compute_fit import ComputeFit, fit_panel
 from vlmrl.features.report.first_screen import RunFacts, compare_ends, first_screen
 from vlmrl.features.report.gallery import alarm_rows, alarm_sentences, galleries
-from vlmrl.features.report.growing import Series, StepLines, Stretch, mean_of, stretches
+from vlmrl.features.report.growing import (
+    Series,
+    StepLines,
+    Stretch,
+    cold_start_parts,
+    mean_of,
+    stretches,
+)
 from vlmrl.features.report.held_out import scored_demonstrations
 from vlmrl.features.report.series import (
     COLD_START,
@@ -321,7 +328,7 @@ def build_report(run_dir: Path | str) -> Path:
     computed = fit_panel(metric, metrics, evaluations)
     curve_sections = with_compute(curve_sections, computed)
     save_plots(folder, curve_sections)
-    stages = stretches(config, metrics.lines)
+    stages, parts = stretches(config, metrics.lines), cold_start_parts(config)
     demonstrated = mean_of(imitation.lines, scored_demonstrations(metric))
     progress = RunFacts.of(
         config,
@@ -337,12 +344,13 @@ def build_report(run_dir: Path | str) -> Path:
     page = render(
         HERE,
         "template.html",
+        "charts.js",
         "report.js",
         title=config["run"]["name"],
         subtitle=subtitle(config),
         screen=first_screen(config, progress, cards, stages),
         tiles=tiles_of(folder, evaluations, metrics.lines, stages, fit, album.left_out),
-        sections=[show(section, known, stages) for section in curve_sections],
+        sections=[show(section, known, stages, parts) for section in curve_sections],
         galleries=shown,
         links=[s.title for s in curve_sections]
         + [*(g.title for g in shown), "In numbers", "Config"],
@@ -385,11 +393,16 @@ def with_compute(
 
 
 def show(
-    section: CurveSection, known: dict[str, int], stages: Sequence[Stretch] = ()
+    section: CurveSection,
+    known: dict[str, int],
+    stages: Sequence[Stretch] = (),
+    parts: Sequence[Stretch] = (),
 ) -> ShownSection:
-    """Return a section with its panels drawn; `known` holds the colours of names so far."""
-    # A cold start counts steps of its own.
-    marked = () if section.title == COLD_START else stages
+    """Return a section with its panels drawn; `known` holds the colours of names so far.
+
+    A cold start counts steps of its own: of what marks curves it has its `parts`, the others the stages.
+    """
+    marked = parts if section.title == COLD_START else stages
     return ShownSection(
         section.title,
         section.about,

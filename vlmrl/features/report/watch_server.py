@@ -1,4 +1,7 @@
-"""`vlmrl watch`: a page that follows runs as they train; it reads run folders and writes nothing."""
+"""`vlmrl watch`: pages that follow runs as they train; they read run folders and write nothing.
+
+With `--start` there is one more, which begins runs (`start_server`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -35,6 +39,8 @@ from vlmrl.features.report.live_pages import (
 from vlmrl.features.report.live_run import LiveRun
 from vlmrl.features.report.page import HERE
 from vlmrl.features.report.row_pages import row_answers
+from vlmrl.features.report.start_server import start_routes
+from vlmrl.features.report.started_runs import StartedRuns
 from vlmrl.pages.local_server import listen, token_for, trusted_hosts
 from vlmrl.pages.render import script_hash
 
@@ -104,30 +110,48 @@ def _written(folder: Path) -> float:
     return max(times)
 
 
-def watch(folder: Path, host: str, port: int) -> None:
-    """Serve the pages of the runs in a folder until SIGTERM or Ctrl-C.
+def watch(folder: Path, host: str, port: int, start: bool = False) -> None:
+    """Serve the pages of the runs in a folder until SIGTERM or Ctrl-C; with `start`, one to begin runs.
 
     Raises:
-        UserError: there is no such folder, or other machines could look without a token.
+        UserError: there is no such folder, other machines could look without a token, or begin runs.
     """
+    token, hosts = token_for(host), trusted_hosts(host)
+    if start and hosts == ("*",):
+        raise UserError(
+            f"--start --host {host} would let other machines run code here: listen at 127.0.0.1, and "
+            f"come by `ssh -L {port}:127.0.0.1:{port} MACHINE`"
+        )
+    if start and (folder / "config.json").is_file():
+        raise UserError(f"{folder}: --start expects a folder of runs, got a run")
+    if start:
+        folder.mkdir(parents=True, exist_ok=True)
     if not folder.is_dir():
         raise UserError(f"{folder}: expected a run folder or a folder of runs, got none")
-    token = token_for(host)
-    app = build_watch_app(WatchedRuns(folder), token, trusted_hosts(host))
-    listen(app, host, port, f"watching {folder} at", "")
+    starting = StartedRuns(folder), token or secrets.token_urlsafe(24)
+    app = build_watch_app(WatchedRuns(folder), token, hosts, starting if start else None)
+    listen(
+        app, host, port, f"watching {folder} at", f"/start#{quote(starting[1])}" if start else ""
+    )
 
 
-def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]) -> Starlette:
+def build_watch_app(
+    runs: WatchedRuns,
+    token: str | None,
+    hosts: tuple[str, ...],
+    starting: tuple[StartedRuns, str] | None = None,
+) -> Starlette:
     """Return the server: `/`, `/run/NAME`, and the addresses at which their scripts ask for what is new.
 
-    Everything is read-only. With a token, a browser asks for it as the password of any user.
+    These are read-only. With a token, a browser asks for it as the password of any user. `starting` adds
+    the page that begins runs, and says the token that this needs.
     """
     guarded = _guard(token)
 
     def index(_: Request) -> Response:
-        return (
-            RedirectResponse(f"/run/{runs.names()[0]}") if runs.alone else HTMLResponse(runs_page())
-        )
+        if runs.alone:
+            return RedirectResponse(f"/run/{runs.names()[0]}")
+        return HTMLResponse(runs_page(starting is not None))
 
     def page(request: Request) -> Response:
         run = runs.get(name := request.path_params["name"])
@@ -167,18 +191,23 @@ def build_watch_app(runs: WatchedRuns, token: str | None, hosts: tuple[str, ...]
             for end, answer in row_answers(runs.folder_of)
         ),
     ]
+    if starting is not None:
+        routes += start_routes(*starting, runs.all, guarded)
     guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     return Starlette(routes=routes, middleware=[guard])
 
 
-def _guard(token: str | None) -> Callable[[Answer], Callable[[Request], Awaitable[Response]]]:
+def _guard(token: str | None) -> Callable[..., Callable[[Request], Awaitable[Response]]]:
     """Return what makes an address of an answer: for those with the token alone, one request at a time."""
     digest = hashlib.sha256(token.encode()).digest() if token else None
-    policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(HERE, *SCRIPTS))}
     refused = {**HEADERS, **ASKING}
     turn = asyncio.Lock()
 
-    def guarded(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    def guarded(
+        answer: Answer, scripts: Sequence[str] = SCRIPTS
+    ) -> Callable[[Request], Awaitable[Response]]:
+        policy = {**HEADERS, "Content-Security-Policy": POLICY.format(script_hash(HERE, *scripts))}
+
         async def serve(request: Request) -> Response:
             if digest and not secrets.compare_digest(_digest(request), digest):
                 return Response("no valid token", 401, refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -42,8 +43,8 @@ class ServedModel:
     rates: ClassVar[bool] = False
 
     def __init__(self, model: str, engine: PluginRef, dtype: Dtype = "float32") -> None:
-        self._run, folder = run_of(model)
-        settings = ModelConfig(path=folder, dtype=dtype)
+        self._run, self.folder = run_of(model)
+        settings = ModelConfig(path=self.folder, dtype=dtype)
         self._policy = Policy(*load_model(settings), settings)
         # Nothing trains: all are stored in `dtype`.
         for parameter in self._policy.base.parameters():
@@ -71,16 +72,9 @@ class ServedModel:
         Raises:
             UserError: as `prompt`, or the data of the run cannot be read.
         """
-        if self._run is None:
+        if self.trained_row is None or self._run is None:
             return self.prompt(sample, access)
-        source = self._run.data.train[0]
-        try:
-            row = open_source(source, access_of(self._run.data)).sample(0)
-        except UserError as error:
-            raise UserError(
-                f"the run asks as its data do, and these cannot be read: {error}; --plain asks the "
-                "question alone"
-            ) from error
+        source, row = self._run.data.train[0], self.trained_row
         asked = replace(
             sample,
             source=source.label,
@@ -92,6 +86,23 @@ class ServedModel:
         instruct = {source.label: source.instruct}
         make = build_prompt_maker(self._policy, instruct, {source.label: form})
         return make(asked, decode(asked, access, self._reading))
+
+    @functools.cached_property
+    def trained_row(self) -> Sample | None:
+        """The first row of the run's first source; None where the model belongs to no run.
+
+        Raises:
+            UserError: the data of the run cannot be read.
+        """
+        if self._run is None:
+            return None
+        try:
+            return open_source(self._run.data.train[0], access_of(self._run.data)).sample(0)
+        except UserError as error:
+            raise UserError(
+                f"the run asks as its data do, and these cannot be read: {error}; --plain asks the "
+                "question alone"
+            ) from error
 
     def tokenize(self, text: str, special: bool) -> list[int]:
         """Return the ids of a text, with the tokens that begin and end one if `special`."""
@@ -140,16 +151,24 @@ class ServedModel:
         Raises:
             UserError: a prompt is too long for the model or the engine, or holds too many media.
         """
-        longest = self._policy.base.config.get_text_config().max_position_embeddings
         for prompt in prompts:
-            length = len(prompt.encoded.ids)
-            if length + sampling.max_tokens > longest:
-                raise UserError(
-                    f"a prompt of {length} tokens and an answer of up to {sampling.max_tokens}: the model "
-                    f"reads at most {longest}"
-                )
-            self._options.require_room(self._policy, prompt, sampling.max_tokens)
+            self.require_room(prompt, sampling.max_tokens)
         return list(self._engine.generate(PromptBatch(tuple(prompts)), sampling).completions)
+
+    def require_room(self, prompt: Prompt, max_tokens: int) -> None:
+        """Check that a prompt and its answer fit.
+
+        Raises:
+            UserError: the prompt is too long for the model or the engine, or holds too many media.
+        """
+        longest = self._policy.base.config.get_text_config().max_position_embeddings
+        length = len(prompt.encoded.ids)
+        if length + max_tokens > longest:
+            raise UserError(
+                f"a prompt of {length} tokens and an answer of up to {max_tokens}: the model "
+                f"reads at most {longest}"
+            )
+        self._options.require_room(self._policy, prompt, max_tokens)
 
     def close(self) -> None:
         """Stop the engine."""

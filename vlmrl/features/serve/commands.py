@@ -1,4 +1,4 @@
-"""`vlmrl try` and `vlmrl serve`: a trained model asked by hand, and over HTTP."""
+"""`vlmrl try`, `vlmrl predict` and `vlmrl serve`: a model asked by hand, about many images, and over HTTP."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
+from vlmrl.arguments import Quiet
 from vlmrl.errors import UserError
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, a run folder or a hub name.")]
+
+MaxTokens = Annotated[int, typer.Option(min=1, help="Longest answer.")]
+
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Ask the question alone, not as the run's training did.")
+]
+
+EngineName = Annotated[
+    str, typer.Option("--engine", help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
+]
 
 
 def try_(
@@ -20,13 +31,9 @@ def try_(
     samples: Annotated[
         int, typer.Option(min=0, help="Sampled answers, instead of the greedy one.")
     ] = 0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 512,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Ask the question alone, not as the run's training did.")
-    ] = False,
-    engine: Annotated[
-        str, typer.Option(help="Generate with this, e.g. `vllm(max_model_len=2048)`.")
-    ] = "hf",
+    max_tokens: MaxTokens = 512,
+    plain: Plain = False,
+    engine: EngineName = "hf",
     out: Annotated[Path | None, typer.Option(help="Also write a page, e.g. `answer.html`.")] = None,
 ) -> None:
     """Ask a model one question, and see the places of its answer drawn on the image.
@@ -52,6 +59,60 @@ def try_(
         engine=reference(engine),
         out=out,
     )
+
+
+def predict(
+    model: Model,
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGES...",
+            help="Images, folders, patterns, or JSONL files of rows with `image` and `question`.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for answers.jsonl and the drawn images.")],
+    question: Annotated[
+        str | None,
+        typer.Option(
+            help="What is asked about each image without a question. Absent: what the run's data ask, "
+            "if they ask one question."
+        ),
+    ] = None,
+    max_tokens: MaxTokens = 512,
+    batch: Annotated[int, typer.Option(min=1, help="Images answered at a time.")] = 8,
+    plain: Plain = False,
+    engine: EngineName = "hf",
+    quiet: Quiet = False,
+) -> None:
+    """Ask a model about many images, and keep its answers with their boxes drawn.
+
+    - `vlmrl predict runs/mine photos/ --out answers` asks what the run's rows ask
+    - `vlmrl predict runs/mine 'photos/*.jpg' --question "Where is the dog?" --out answers`
+    - `vlmrl predict Qwen/Qwen2.5-VL-3B-Instruct rows.jsonl --out answers --engine vllm`
+
+    `answers.jsonl` has a row for each answer: its text, and boxes and points in pixels. Run again, it goes
+    on: what is answered is skipped. An image that cannot be read is named and counted, and ends nothing. A
+    model of a run is asked as the first source of its training asks.
+    """
+    from vlmrl.arguments import reference
+    from vlmrl.features.serve.predict import find_images, predict, trained_question
+    from vlmrl.runs.output.terminal import choose
+
+    if question is None and not plain and (question := trained_question(model)) is not None:
+        print(f"asked as the run's data ask: {question}")
+    with choose(quiet) as output:
+        rows = find_images(images, question)
+        counts = predict(
+            model,
+            rows,
+            out,
+            max_tokens=max_tokens,
+            batch=batch,
+            plain=plain,
+            engine=reference(engine),
+            output=output,
+        )
+    print(f"{out / 'answers.jsonl'}: {counts}")
 
 
 def serve(

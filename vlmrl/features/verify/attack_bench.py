@@ -94,7 +94,13 @@ class Report:
 
     @property
     def ignores_truth(self) -> bool:
-        """Return whether every sample's right and wrong answer are paid alike, as for a format."""
+        """Return whether no answer is paid by its question, as for a format or a length."""
+        looks = self.constant is not None and self.constant.depends_on_truth
+        return self.pays_alike and not looks
+
+    @property
+    def pays_alike(self) -> bool:
+        """Return whether every sample's right answer and its wrong one, a near miss, are paid alike."""
         right, wrong = (
             {row.sample: row.score for row in self.rows if row.what == what}
             for what in ("right", "wrong")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -19,20 +20,27 @@ from vlmrl.scoring.reward_components import resolve
 from vlmrl.system.files import write_lines
 
 MAX_ROWS = 40
-WIDTHS = {
-    "score": 6, "paid": 6, "wrong": 6, "right": 6, "times": 5, "sample": 12, "": 5, "attack": 16,
-}  # fmt: skip
+WIDTHS = {"score": 5, "paid": 5, "wrong": 5, "right": 5, "times": 5, "sample": 10, "": 5}
 """Columns of a fixed width; the others share what is left, by SHARES."""
-SHARES = {"what": 1, "completion": 3, "note": 1}
-WRAPPED = ("attack", "what")
+SHARES = {"attack": 2, "what": 3, "answer": 3, "note": 2}
+WRAPPED = ("attack", "what", "answer", "note")
 """Columns whose texts go on in the next line."""
+REPEATED = re.compile(r"(.{1,12}?)\1{4,}")
+"""A text that is there five times or more, one after another: a person sees it once."""
+OPENING = "<think>I see it.</think><answer>"
+"""How completions of the bench begin, most of them."""
+COARSE = 5
+"""Most distinct scores of a verifier that is called coarse."""
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Yield the scored rows, the attacks that were paid (a line each, the worst shown), a summary."""
-    table = _table(f"{report.verifier}: scored rows", "score", "sample", "", "completion", "note")
+    noted = [row for row in report.rows[:MAX_ROWS] if row.note]
+    titles = ("score", "sample", "", "answer", *(["note"] if noted else []))
+    table = _table(f"{report.verifier}: scored rows", *titles)
     for row in report.rows[:MAX_ROWS]:
-        table.add_row(_number(row.score), row.sample, row.what, escape(row.text), escape(row.note))
+        note = [escape(row.note)] if noted else []
+        table.add_row(_number(row.score), row.sample, row.what, escape(_shown(row.text)), *note)
     if len(report.rows) > MAX_ROWS:
         table.caption = f"and {len(report.rows) - MAX_ROWS} more"
     yield table
@@ -72,7 +80,7 @@ def _findings(report: Report) -> Table:
     for (attack, _), findings in alike.items():
         worst = max(findings, key=lambda finding: finding.score or 0.0)
         scores = (_number(score) for score in (worst.score, worst.wrong, worst.right))
-        what = f"{escape(worst.problem)}\n{escape(worst.text)}"
+        what = f"{escape(worst.problem)}\n{escape(_shown(worst.text))}"
         table.add_row(attack, str(len(findings)), *scores, what)
     return table
 
@@ -109,7 +117,30 @@ def _summary(report: Report) -> Text:
             "right and wrong answers are paid alike: right for a format or a length, a defect for "
             "anything else"
         )
+    else:
+        lines += _fineness(report)
     return Text("\n".join(lines))
+
+
+def _fineness(report: Report) -> Iterator[str]:
+    """Yield how coarse a verifier is that pays answers by their question."""
+    constant = report.constant
+    if constant is None or len(constant.scores) > COARSE:
+        return
+    scores = ", ".join(f"{score:.3g}" for score in constant.scores)
+    yield (
+        f"coarse: {len(constant.scores)} distinct scores ({scores}); {constant.ties:.0%} of the pairs of "
+        f"answers to one question tie ({constant.data}), and a group that ties teaches nothing"
+    )
+    if report.pays_alike:
+        yield "a near miss (a box moved by half its width, say) earns as much as the right answer"
+
+
+def _shown(text: str) -> str:
+    """Return an excerpt of a completion as a person wants it: without what all share, repetitions cut."""
+    begin, mark, rest = text.partition(OPENING)
+    answer = rest.removesuffix("</answer>") if mark and not begin else text
+    return REPEATED.sub(r"\1\1...", answer)
 
 
 def _number(score: float | None) -> str:

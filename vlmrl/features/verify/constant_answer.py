@@ -8,6 +8,7 @@ and answers that fit many questions.
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -48,12 +49,21 @@ Questions = Sequence[tuple[Sample, Frame]]
 
 @dataclass(frozen=True, slots=True)
 class ConstantAnswer:
-    """The best constant answer to `rows` questions of `data`, and its mean score on them."""
+    """The best constant answer to `rows` questions of `data`, its mean score, and how fine the scores are.
+
+    The last three are of the right answers of the rows, each scored on every row.
+    """
 
     answer: str
     pay: float
     rows: int
     data: str
+    scores: tuple[float, ...] = ()
+    """The distinct ones, in order."""
+    ties: float = 0.0
+    """Share of the pairs of different answers to one question that are paid alike."""
+    depends_on_truth: bool = True
+    """Whether an answer is paid otherwise on another row."""
 
     def __str__(self) -> str:
         """Return a sentence for a person."""
@@ -103,7 +113,19 @@ def _best_on(
         for answer, verdict in zip(answers, verdicts, strict=True):
             scores[answer].append(verdict.score or 0.0)
     best = max(answers, key=lambda answer: statistics.fmean(scores[answer]))
-    return ConstantAnswer(best, statistics.fmean(scores[best]), len(scores[best]), data)
+    by_answer = [[round(score, 9) for score in scores[answer]] for answer in common]
+    pairs = [
+        p for by_row in zip(*by_answer, strict=True) for p in itertools.combinations(by_row, 2)
+    ]
+    return ConstantAnswer(
+        best,
+        statistics.fmean(scores[best]),
+        len(scores[best]),
+        data,
+        tuple(sorted({score for by_row in by_answer for score in by_row})),
+        statistics.fmean(a == b for a, b in pairs) if pairs else 0.0,
+        any(len(set(by_row)) > 1 for by_row in by_answer),
+    )
 
 
 @functools.cache

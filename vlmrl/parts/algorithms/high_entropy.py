@@ -43,6 +43,7 @@ class HighEntropy(Dapo):
 
         def make(micro: MicroBatch) -> MicroBatch:
             weight = (micro.extra["entropy"] >= least).float()
+            weight = weight * micro.extra.get("token_weight", 1.0)
             return replace(micro, extra={**micro.extra, "token_weight": weight})
 
         return advantages.change(batches, make)

@@ -75,6 +75,7 @@ class Vppo(Dapo):
         def make(micro: MicroBatch) -> MicroBatch:
             of_tokens, of_rows = dependence(micro)
             weight = most(of_tokens.masked_fill(~micro.mask, -torch.inf), micro.mask, self.share)
+            weight = weight * micro.extra.get("token_weight", 1.0)
             extra = {**micro.extra, "token_weight": weight}
             if self.entropy_penalty:
                 extra["imitate"] = torch.full_like(weight, self.entropy_penalty)

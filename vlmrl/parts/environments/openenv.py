@@ -48,7 +48,7 @@ class Openenv(Environment):
 
     The world lives in the server, one connection for each rollout: it ends with the rollout, or with the
     process that opened it, so a rollout cannot be moved or repeated. What the server calls invalid is told
-    to the policy; any other error is a fault. Needs `pip install 'vlmrl[openenv]'`.
+    to the policy; any other error is a fault. Needs `pip install 'vlmrl-perception[openenv]'`.
 
     Source: OpenEnv's own client and server (github.com/meta-pytorch/OpenEnv): messages reset, step and close.
 

@@ -42,9 +42,7 @@ class AyaVision(SiglipFamily):
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = (END, "<EOS_TOKEN>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, PATCH, *MARKS, *TILES)
-    unserved: ClassVar[str] = (
-        "vLLM 0.32 fails on Cohere2 in the trainer's process, servers are untried"
-    )
+    unserved: ClassVar[str] = "vLLM has no Aya Vision since 0.24"
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="AyaVisionForConditionalGeneration",
         config="AyaVisionConfig",

@@ -8,12 +8,13 @@ a square; here they always refer to the image itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 import transformers
 
+from vlmrl.config import BuildConfig
 from vlmrl.models.chat import CHATML_ENDS
 from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
@@ -70,6 +71,13 @@ class LlavaOnevision(SiglipFamily):
         fields={"image_grid_pinpoints": GRIDS},
     )
 
+    def recipe(self, build: BuildConfig) -> SmallImageModel:
+        side = build.vision.get("image_size", SIDE)
+        if side == SIDE or self.small.fields.get("image_grid_pinpoints") is not GRIDS:
+            return self.small
+        grids = [[rows * side // SIDE, columns * side // SIDE] for rows, columns in GRIDS]
+        return replace(self.small, fields={**self.small.fields, "image_grid_pinpoints": grids})
+
     def small_processor(self, config: Any, tokenizer: Any) -> Any:
         vision = config.vision_config
         size = {"height": vision.image_size, "width": vision.image_size}
@@ -111,9 +119,10 @@ class LlavaOnevision(SiglipFamily):
             return ""
         return "vLLM cuts each of several images into a grid: set model.several_images=grid"
 
-    def _shown(self, processor: Any, media: Sequence[Decoded]) -> list[Any]:
+    def _shown(self, processor: Any, media: Sequence[Decoded]) -> dict[str, Any]:
         # The HF processor makes one tile of each image of a list in a list.
-        return [list(media)] if len(media) > 1 and _in_tiles(processor) else list(media)
+        listed = len(media) > 1 and _in_tiles(processor)
+        return {"images": [list(media)]} if listed else super()._shown(processor, media)
 
     def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tokens of all images, H]."""

@@ -32,6 +32,7 @@ from vlmrl.parts.families.qwen_like import (
     seconds_per_grid,
 )
 from vlmrl.parts.families.small import omni_model
+from vlmrl.parts.families.small.omni_model import SmallOmniModel
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
 from vlmrl.schema.media import Audio, Decoded, PilImage, Video
 
@@ -46,7 +47,7 @@ VISION_PATH, AUDIO_PATH, LANGUAGE_PATH = (
 
 @dataclass(frozen=True, slots=True)
 class OmniFeatures(MediaFeatures):
-    """Features of images, videos and, in order, of audio: `audio[i]` is [tokens, H]."""
+    """Features of images, videos and, in order, of audio: `audio[i]` is [tokens, H]. Audio has no levels."""
 
     audio: tuple[torch.Tensor, ...] = ()
 
@@ -67,7 +68,7 @@ class Qwen25Omni(MropeFamily):
     kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video", "audio")
     hears_videos: ClassVar[bool] = True
     space: ClassVar[Space] = "resized"
-    media_tokens: ClassVar[tuple[str, ...]] = tuple(omni_model.NAMED_TOKENS.values())
+    media_tokens: ClassVar[tuple[str, ...]] = tuple(omni_model.QWEN2_5.named.values())
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": (f"{VISION_PATH}.patch_embed.", f"{VISION_PATH}.blocks."),
         "audio": (
@@ -96,26 +97,32 @@ class Qwen25Omni(MropeFamily):
     unserved_videos: ClassVar[str] = (
         "vLLM lays out videos of Qwen2.5-Omni differently from transformers"
     )
+    thinker: ClassVar[SmallOmniModel] = omni_model.QWEN2_5
+    speakers: ClassVar[tuple[str, ...]] = ("talker", "token2wav")
+    """What a whole model has beside its thinker."""
 
     def reader(self) -> Any:
         """Return the class that reads only the thinker of a whole model, from the weights `thinker.*`."""
-        thinker: Any = transformers.Qwen2_5OmniThinkerForConditionalGeneration
+        thinker: Any = getattr(transformers, self.thinker.model)
         # Otherwise transformers reports every weight that it does not read.
-        thinker._keys_to_ignore_on_load_unexpected = [r"^talker\.", r"^token2wav\."]
+        thinker._keys_to_ignore_on_load_unexpected = [rf"^{part}\." for part in self.speakers]
         return thinker
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        return omni_model.build(build, corpus, seed)
+        return omni_model.build(self.thinker, build, corpus, seed)
 
     # ------------------------------------------------------------------------------- prompts
 
     def adopt(self, processor: Any, config: Any) -> None:
+        """Store on the processor what encoding needs, from the config of a thinker or of a whole model."""
+        config = getattr(config, "thinker_config", config)
         MropeFamily.adopt(self, processor, config)
         for kind in self.kinds:
             setattr(processor, f"{kind}_token_id", getattr(config, f"{kind}_token_id"))
         processor.tokens_per_second = config.position_id_per_seconds
-        processor.tokens_per_chunk = int(processor.tokens_per_second * config.seconds_per_chunk)
-        processor.audio_mark_ids = (config.audio_start_token_id, config.audio_end_token_id)
+        if self.hears_videos:
+            processor.tokens_per_chunk = int(processor.tokens_per_second * config.seconds_per_chunk)
+            processor.audio_mark_ids = (config.audio_start_token_id, config.audio_end_token_id)
 
     def frame(self, processor: object, medium: Decoded | None) -> Frame:
         if isinstance(medium, Audio):
@@ -184,15 +191,21 @@ class Qwen25Omni(MropeFamily):
         """Run both towers on all media of all prompts at once, with gradient."""
         seen = MropeFamily.run_towers(self, model, prompts)
         audible = [p.tensors for p in prompts if "input_features" in p.tensors]
-        if not audible:
-            return None if seen is None else OmniFeatures(seen.merged)
+        if seen is None and not audible:
+            return None
+        audio = self.hear(model, audible) if audible else ()
+        return _join(seen, audio)
+
+    def hear(
+        self, model: Any, audible: Sequence[Mapping[str, torch.Tensor]]
+    ) -> Sequence[torch.Tensor]:
+        """Run the audio tower once on the audio of all prompts; return the features [tokens, H] of each."""
         mels = torch.cat([t["input_features"] for t in audible]).to(model.device)
         mask = torch.cat([t["feature_attention_mask"] for t in audible]).to(model.device)
         lengths = mask.sum(-1)
         tower = model.get_submodule(AUDIO_PATH)
         out = tower(mels.permute(0, 2, 1)[mask.bool()].T, feature_lens=lengths)
-        audio = out.last_hidden_state.split(count_audio_tokens(mask))
-        return OmniFeatures(seen.merged if seen else (), audio=audio)
+        return out.last_hidden_state.split(count_audio_tokens(mask))
 
     def media_of(self, model: Any, prompt: Encoded) -> list[Encoded]:
         mels = prompt.tensors.get("input_features", ())
@@ -207,7 +220,7 @@ class Qwen25Omni(MropeFamily):
     def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> OmniFeatures:
         seen = MropeFamily.join_features(self, found)
         audio = [m.audio for media in found for m in media if isinstance(m, OmniFeatures)]
-        return OmniFeatures(seen.merged, audio=tuple(itertools.chain.from_iterable(audio)))
+        return _join(seen, tuple(itertools.chain.from_iterable(audio)))
 
     def spread(
         self, features: MediaFeatures | None, prompts: Sequence[Encoded], rows: Sequence[int]
@@ -217,7 +230,7 @@ class Qwen25Omni(MropeFamily):
             return None
         seen = MropeFamily.spread(self, features, prompts, rows)
         audio = tuple(features.audio[i] for i in media_of_rows(prompts, ("input_features",), rows))
-        return OmniFeatures(seen.merged if seen else (), audio=audio) if seen or audio else None
+        return _join(seen, audio) if seen or audio else None
 
     def embed(
         self, model: Any, input_ids: torch.Tensor, features: MediaFeatures | None
@@ -242,16 +255,23 @@ class Qwen25Omni(MropeFamily):
         thinker = copy.deepcopy(model.config)
         # vLLM reads this field, which defaults to True; transformers reads that of the thinker.
         thinker.text_config.tie_word_embeddings = is_tied(model)
-        whole = transformers.Qwen2_5OmniConfig(
+        whole = getattr(transformers, f"{self.thinker.stem}Config")(
             thinker_config=thinker.to_dict(),
             enable_audio_output=False,
-            architectures=["Qwen2_5OmniForConditionalGeneration"],
+            architectures=[f"{self.thinker.stem}ForConditionalGeneration"],
         )
         Path(folder).mkdir(parents=True, exist_ok=True)
         whole.to_json_file(f"{folder}/config.json", use_diff=False)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {f"thinker.{_flat_name(name)}": weight for name, weight in named.items()}
+
+
+def _join(seen: MediaFeatures | None, audio: Sequence[torch.Tensor]) -> OmniFeatures:
+    """Return features of images and videos, if there are any, with those of audio."""
+    if seen is None:
+        return OmniFeatures((), audio=tuple(audio))
+    return OmniFeatures(seen.merged, seen.deepstack, tuple(audio))
 
 
 def _flat_name(name: str) -> str:

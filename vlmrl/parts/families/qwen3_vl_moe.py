@@ -102,8 +102,7 @@ class Qwen3VlMoe(Qwen3Vl):
 
     def weigh(self, router: object, logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Return the softmax over these experts alone, see `Family.weigh`."""
-        weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
-        return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)
+        return share_chosen(logits, experts)
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the weights, those of the experts in the layout of published checkpoints."""
@@ -111,3 +110,9 @@ class Qwen3VlMoe(Qwen3Vl):
             name: weight.transpose(1, 2).contiguous() if ".mlp.experts." in name else weight
             for name, weight in named.items()
         }
+
+
+def share_chosen(logits: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """Return the softmax [N, k] over these experts [N, k] alone, of logits [N, .]."""
+    weights = logits.softmax(-1, dtype=torch.float).gather(1, experts)
+    return (weights / weights.sum(-1, keepdim=True)).to(logits.dtype)

@@ -18,10 +18,15 @@ from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family
 from vlmrl.models.chat import CHATML_ENDS
-from vlmrl.models.media_features import media_of_rows, place_features, stand_alone
+from vlmrl.models.media_features import (
+    check_places,
+    media_of_rows,
+    place_features,
+    stand_alone,
+)
 from vlmrl.parts.families.small import qwen_models
 from vlmrl.schema import Encoded, Frame, MediaKind
-from vlmrl.schema.media import Decoded, PilImage, Video, kind_of
+from vlmrl.schema.media import Decoded, PilImage, Video
 
 # --------------------------------------------------------------------------------------------------
 # The layout of a Qwen prompt: expanded ids with M-RoPE positions, medium by medium.
@@ -38,8 +43,8 @@ class PromptLayout:
     def __init__(self) -> None:
         self.ids: list[int] = []
         self._pieces: list[torch.Tensor] = []
-        self.start = 0
-        """The next position."""
+        self.start: float = 0
+        """The next position; Qwen3-Omni has fractions."""
 
     @property
     def positions(self) -> torch.Tensor:
@@ -63,7 +68,7 @@ class PromptLayout:
         """Append ids at these positions [3, N]; the next piece begins one past the largest of them."""
         self.ids += ids
         self._pieces.append(places)
-        self.start = int(places.max()) + 1
+        self.start = places.max().item() + 1
 
 
 def seconds_per_grid(processor: Any, video: Video) -> float:
@@ -182,14 +187,7 @@ class MropeFamily(Family):
         """
         kinds = {getattr(processor, f"{kind}_token_id"): kind for kind in self.kinds}
         compact = processor.tokenizer(text)["input_ids"]
-        places = [kinds[i] for i in compact if i in kinds]
-        media_kinds = [kind_of(medium) for medium in media]
-        if places != media_kinds:
-            counts = ", ".join(
-                f"{places.count(k)} {k} placeholders for {media_kinds.count(k)} {k}s"
-                for k in kinds.values()
-            )
-            raise UserError(f"the prompt has {counts}, or they are in another order")
+        check_places(self.kinds, [kinds[i] for i in compact if i in kinds], media)
         videos = [m for m in media if isinstance(m, Video)]
         tensors, grids = self._pixels(processor, [m for m in media if isinstance(m, PilImage)])
         more, video_grids = self._frames(processor, videos)
@@ -215,7 +213,7 @@ class MropeFamily(Family):
             compact_ids=tuple(compact),
             tensors={**tensors, **more, **audio_tensors},
             position_ids=layout.positions,
-            next_position=int(layout.positions.max()) + 1,
+            next_position=layout.positions.max().item() + 1,
         )
 
     def _encode_audio(
@@ -345,7 +343,8 @@ class MropeFamily(Family):
 
     def join_features(self, found: Sequence[Sequence[MediaFeatures]]) -> MediaFeatures:
         media = [medium for of_prompt in found for medium in of_prompt]
-        levels = zip(*(medium.deepstack for medium in media), strict=True)
+        # Audio has none.
+        levels = zip(*(medium.deepstack for medium in media if medium.merged), strict=True)
         return MediaFeatures(
             tuple(itertools.chain.from_iterable(medium.merged for medium in media)),
             tuple(tuple(itertools.chain.from_iterable(level)) for level in levels),

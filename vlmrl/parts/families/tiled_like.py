@@ -32,10 +32,14 @@ class ImageFamily(Family):
     """The recipe of the family's small models."""
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
-        model, tokenizer = image_models.build(self.small, build, corpus, seed)
+        model, tokenizer = image_models.build(self.recipe(build), build, corpus, seed)
         processor = self.small_processor(model.config, tokenizer)
         model.generation_config.eos_token_id = list(self.stop_token_ids(processor))
         return model, processor
+
+    def recipe(self, build: BuildConfig) -> image_models.SmallImageModel:
+        """Return the recipe with what follows the sizes of a build; the base class changes nothing."""
+        return self.small
 
     def small_processor(self, config: object, tokenizer: object) -> Any:
         """Build the processor of a small model with this config."""
@@ -58,7 +62,9 @@ class ImageFamily(Family):
         special = start is None or not text.startswith(start)
         return self._process(processor, text, media, special)
 
-    def extend(self, processor: object, text: str, media: Sequence[Decoded], start: int) -> Encoded:
+    def extend(
+        self, processor: object, text: str, media: Sequence[Decoded], start: float
+    ) -> Encoded:
         """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
         return shift(self._process(processor, text, media, False), start)
 
@@ -66,26 +72,30 @@ class ImageFamily(Family):
         self, processor: Any, text: str, media: Sequence[Decoded], special: bool
     ) -> Encoded:
         compact = processor.tokenizer(text, add_special_tokens=special)["input_ids"]
-        places = text.count(self.placeholder)  # which is not one token in every tokenizer
-        if places != len(media):
-            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        self._check_places(text, media)
         try:
             out = processor(
                 text=[text],
-                images=self._shown(processor, media) or None,
+                **self._shown(processor, media),
                 add_special_tokens=special,
                 return_tensors="pt",
             )
         except ValueError as error:
-            raise UserError(f"the images are refused: {error}") from error
+            raise UserError(f"the {' and '.join(self.kinds)}s are refused: {error}") from error
         ids = out.pop("input_ids")[0].tolist()
         tensors = {key: out[key] for key in self.tensor_names if key in out}
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
-    def _shown(self, processor: Any, media: Sequence[Decoded]) -> list[Any]:
-        """Return the images as the HF processor is to be given them."""
-        return list(media)
+    def _check_places(self, text: str, media: Sequence[Decoded]) -> None:
+        """Raise a UserError unless the text has a placeholder for each medium."""
+        places = text.count(self.placeholder)  # which is not one token in every tokenizer
+        if places != len(media):
+            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+
+    def _shown(self, processor: Any, media: Sequence[Decoded]) -> dict[str, Any]:
+        """Return the media as the HF processor is to be given them."""
+        return {"images": list(media) or None}
 
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values",)
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""

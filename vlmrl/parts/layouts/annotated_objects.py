@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from xml.parsers import expat
 
 from pycocotools import mask as coco_mask
 
+from vlmrl.data.files.opening import NAMED_SPLITS
 from vlmrl.data.layout import DataPlace
 from vlmrl.errors import UserError
 
@@ -221,6 +223,43 @@ def one_split(place: DataPlace, split: str, known: Sequence[str]) -> None:
         raise UserError(f"{place.path}: no split {split!r}; there is: {', '.join(known)}")
 
 
+_OF_SPLIT = re.compile(
+    rf"(?:(?P<kind>.+)[-_.])?(?P<folder>(?P<split>{'|'.join(NAMED_SPLITS)})(?:\d{{4}})?)"
+)
+"""The stem of an annotation file: `instances_val2017`."""
+
+
+def split_files(folder: Path, ending: str) -> dict[str, dict[str, Path]]:
+    """Return kind -> split -> annotation file of a folder: COCO's and Roboflow's names.
+
+    `annotations/instances_val2017.json` is `val` of the kind `instances`; the files may lie in the folder
+    itself, too. `valid/_annotations.coco.json` is `valid` of the kind `_annotations.coco`.
+    """
+    files: dict[str, dict[str, Path]] = {}
+    for inner in (folder / "annotations", folder):
+        for file in sorted(inner.glob(f"*{ending}")):
+            if match := _OF_SPLIT.fullmatch(file.stem):
+                files.setdefault(match["kind"] or "", {}).setdefault(match["split"], file)
+    for split in NAMED_SPLITS:
+        for file in sorted((folder / split).glob(f"_annotations*{ending}")):
+            files.setdefault(file.stem, {}).setdefault(split, file)
+    return files
+
+
+def split_of(name: str) -> str | None:
+    """Return the split with which a name ends ("cats_test"); None: with none."""
+    match = _OF_SPLIT.fullmatch(name)
+    return match and match["split"]
+
+
+def image_folders(file: Path) -> tuple[str, ...]:
+    """Return where the images of an annotation file may lie below the root, likeliest first."""
+    if match := _OF_SPLIT.fullmatch(file.stem):
+        names = dict.fromkeys((match["folder"], match["split"]))
+        return ("", *(folder for name in names for folder in (name, f"images/{name}")))
+    return ("", file.parent.name)
+
+
 def root_of(place: DataPlace) -> Path:
     """Return the folder that images are searched in: above `annotations/`, else as `media_home` says."""
     above = place.media is None and place.home.name in ANNOTATION_FOLDERS
@@ -244,8 +283,10 @@ def find_file(home: Path, stated: object, key: str) -> Path:
     raise UserError(f"key {key!r}: expected a path below {home}, got {stated!r:.80}")
 
 
-def locate(root: Path, name: object, key: str) -> str:
+def locate(root: Path, name: object, key: str, near: Sequence[str] = ()) -> str:
     """Return the path of an image relative to `root`: as it is named, else wherever the file lies.
+
+    The folders `near` are looked into first.
 
     Raises:
         UserError: the name is no text, or files of that name lie in several folders.
@@ -254,6 +295,9 @@ def locate(root: Path, name: object, key: str) -> str:
         raise UserError(f"key {key!r}: expected the name of an image, got {name!r:.60}")
     name = name.replace("\\", "/")
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    for folder in near:
+        if (root / (file := "/".join([*filter(None, [folder]), *parts]))).is_file():
+            return file
     for start in range(len(parts)):
         tail = "/".join(parts[start:])
         candidates = [

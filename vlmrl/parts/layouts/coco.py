@@ -20,12 +20,14 @@ from vlmrl.errors import UserError
 from vlmrl.parts.layouts.annotated_objects import (
     annotated,
     ask,
+    image_folders,
     locate,
     mask_of,
     numbers,
     one_split,
     root_of,
     run_lengths,
+    split_files,
     xyxy,
 )
 
@@ -51,7 +53,8 @@ class _Owned(msgspec.Struct):
 class CocoIndex:
     """Where things stand: annotations `order[starts[i] : starts[i + 1]]` are of image i.
 
-    `first` is the first annotation, `names` maps ids of categories to their names.
+    `first` is the first annotation, `names` maps ids of categories to their names, `folders` are those
+    of the images, as `image_folders` says.
     """
 
     images: Sequence[Raw]
@@ -60,6 +63,7 @@ class CocoIndex:
     starts: np.ndarray
     first: Mapping[str, Any]
     names: Mapping[Any, str]
+    folders: tuple[str, ...]
 
     @classmethod
     def of(cls, place: DataPlace) -> CocoIndex:
@@ -86,11 +90,11 @@ class CocoIndex:
         first = text_rows.load(annotations[0]) if annotations else {}
         listed = text_rows.load(place.document.get("categories", Raw(b"[]")))
         names = {c.get("id"): str(c.get("name")) for c in listed if isinstance(c, Mapping)}
-        return cls(images, annotations, order, starts, first, names)
+        return cls(images, annotations, order, starts, first, names, image_folders(place.path))
 
 
 class CocoRows(Sequence[Mapping[str, Any]]):
-    """The images, each as {"image", "objects"}; `non_empty` leaves out those without annotations."""
+    """The images, each as {"image", "objects", "index"}; `non_empty` leaves out those without annotations."""
 
     def __init__(self, place: DataPlace, index: CocoIndex, non_empty: bool) -> None:
         self._name = place.path.name
@@ -107,7 +111,7 @@ class CocoRows(Sequence[Mapping[str, Any]]):
         own = held.order[held.starts[at] : held.starts[at + 1]]
         objects = [text_rows.load(held.annotations[number]) for number in own]
         where = f"{self._name} image {image.get('id')}"
-        return {"image": image, "objects": objects, WHERE: where}
+        return {"image": image, "objects": objects, "index": held, WHERE: where}
 
 
 def _items(place: DataPlace, key: str) -> Sequence[Raw]:
@@ -132,11 +136,17 @@ def _field(place: DataPlace, key: str, items: Sequence[Raw], of: type[msgspec.St
 
 KEYS = {"caption": "caption", "keypoints": "keypoints"}
 """Task -> the key of an annotation that speaks for it."""
+FILES = {"caption": "captions", "keypoints": "person_keypoints"}
+"""Task -> what COCO calls its files; those of all others are `instances`."""
 
 
 @dataclass(frozen=True)
 class Coco(Layout):
-    """One file with `images`, `annotations` and `categories`; a row is an image.
+    """A file with `images`, `annotations` and `categories`, or a folder of one a split; a row is an image.
+
+    A folder: `annotations/instances_train2017.json`, `annotations/instances_val2017.json`, `train2017/`,
+    `val2017/`, or Roboflow's `train/_annotations.coco.json`. Of several kinds of files those of the task are
+    read, as COCO names them (`instances`, `person_keypoints`, `captions`).
 
     An image: {"id": 1, "file_name": "a.jpg", "width": 640, "height": 480} (LVIS: `coco_url` in place of
     `file_name`). An annotation: {"image_id": 1, "category_id": 3, "bbox": [x, y, width, height],
@@ -165,22 +175,28 @@ class Coco(Layout):
     """The question; absent: one that names the classes."""
 
     def recognise(self, place: DataPlace) -> str | None:
-        """Return why a file is COCO's."""
-        document = place.document
-        lists = all(
-            memoryview(document.get(key, b""))[:1] == b"[" for key in ("images", "annotations")
-        )
-        return "one object with the lists `images` and `annotations`" if lists else None
+        """Return why a file or folder is COCO's."""
+        if not place.path.is_dir():
+            return "one object with the lists `images` and `annotations`" if _fits(place) else None
+        kinds = _kinds(place)
+        chosen = [kinds["instances"]] if "instances" in kinds else kinds.values()
+        files = [file for kind in chosen for file in kind.values()]
+        files.sort(key=lambda file: file.path.stat().st_size)  # the smallest says enough
+        if not files or not _fits(files[0]):
+            return None
+        name = files[0].path.relative_to(place.path)
+        return f"{name} is one object with the lists `images` and `annotations`"
 
     def splits(self, place: DataPlace) -> tuple[str, ...]:
-        """Return the split that the file's name says, else `train`."""
-        return place.splits
+        """Return the splits of a folder's files; of a file the one that its name says, else `train`."""
+        return tuple(self._files(place)) if place.path.is_dir() else place.splits
 
     def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the images, each with its annotations."""
         one_split(place, split, self.splits(place))
-        index = _index(place)
-        return CocoRows(place, index, non_empty=self._task(index) in KEYS)
+        file = self._files(place)[split] if place.path.is_dir() else place
+        index = _index(file)
+        return CocoRows(file, index, non_empty=self._task(index) in KEYS)
 
     def media_root(self, place: DataPlace) -> str:
         """Return the folder that the images lie in or below."""
@@ -189,11 +205,11 @@ class Coco(Layout):
     def read(self, row: Mapping[str, Any], place: DataPlace) -> dict[str, Any]:
         """Return an image under our keys."""
         image, objects = row["image"], row["objects"]
-        index = _index(place)
+        index: CocoIndex = row["index"]
         task = self._task(index)
         common = {
             "id": image.get("id"),
-            "image": locate(root_of(place), _file_name(image), "file_name"),
+            "image": locate(root_of(place), _file_name(image), "file_name", index.folders),
             "width": image.get("width"),
             "height": image.get("height"),
             "box_space": "pixel",
@@ -225,8 +241,41 @@ class Coco(Layout):
         question = self.question or ask(task, list(names.values()), labels)
         return {**common, "question": question, **annotated(task, boxes, labels, masks)}
 
+    def _files(self, place: DataPlace) -> Mapping[str, DataPlace]:
+        """Return the annotation file of each split of a folder.
+
+        Raises:
+            UserError: there are several kinds of files, none of which is called as the task's.
+        """
+        kinds, own = _kinds(place), FILES.get(self.task, "instances")
+        if own not in kinds and len(kinds) > 1:
+            names = ", ".join(f"{kind!r}" for kind in kinds)
+            raise UserError(
+                f"{place.path}: annotation files of several kinds, {names}: name a file as path"
+            )
+        return kinds[own] if own in kinds else next(iter(kinds.values()), {})
+
     def _task(self, index: CocoIndex) -> str:
         return self.task or next((t for t, key in KEYS.items() if key in index.first), "detection")
+
+
+def _fits(place: DataPlace) -> bool:
+    document = place.document
+    return all(memoryview(document.get(key, b""))[:1] == b"[" for key in ("images", "annotations"))
+
+
+def _kinds(place: DataPlace) -> Mapping[str, Mapping[str, DataPlace]]:
+    """Return kind -> split -> annotation file of a folder."""
+
+    def list_files() -> Mapping[str, Mapping[str, DataPlace]]:
+        files = split_files(place.path, ".json")
+        return {
+            kind: {split: DataPlace(file, place.media) for split, file in of_kind.items()}
+            for kind, of_kind in files.items()
+            if kind != "image_info"  # COCO's test images, which have no annotations
+        }
+
+    return place.once("coco files", list_files)
 
 
 def _index(place: DataPlace) -> CocoIndex:

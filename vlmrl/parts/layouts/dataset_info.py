@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from vlmrl.data.files import text_rows
@@ -12,7 +13,7 @@ from vlmrl.data.files.rows import WHERE, Rows
 from vlmrl.data.layout import DataPlace, Layout
 from vlmrl.errors import UserError
 from vlmrl.parts.layouts.alpaca import Alpaca
-from vlmrl.parts.layouts.annotated_objects import find_file, one_split
+from vlmrl.parts.layouts.annotated_objects import find_file, one_split, split_of
 from vlmrl.parts.layouts.sharegpt import Sharegpt
 
 SOURCES = ("file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
@@ -28,6 +29,9 @@ TAGS = {"human": "user_tag", "gpt": "assistant_tag", "system": "system_tag"}
 class DatasetInfo(Layout):
     """A file `dataset_info.json`, or its folder: its data sets are the splits.
 
+    A data set is called `test` (or `train`, `val` ...) where its name or its file's ends with that
+    ("cats_test") and no other one's does; what says nothing is `train`. Its own name means it, too.
+
     An entry: {"cats": {"file_name": "cats.json", "formatting": "sharegpt", "columns": {"messages":
     "turns", "images": "photos"}, "tags": {"role_tag": "role", "content_tag": "content", "user_tag":
     "user", "assistant_tag": "assistant"}}}. Without `formatting` it is Alpaca's. Preference data
@@ -38,6 +42,7 @@ class DatasetInfo(Layout):
 
     title: ClassVar[str] = "LLaMA-Factory dataset_info.json"
     origin: ClassVar[str] = "LLaMA-Factory, Zheng et al. 2024, arXiv 2403.13372"
+    narrows: ClassVar[tuple[str, ...]] = ("alpaca", "sharegpt", "llava", "messages")
     fields: ClassVar[Mapping[str, str]] = {
         "question": "columns.messages, or columns.prompt and columns.query",
         "system": "columns.system",
@@ -51,17 +56,19 @@ class DatasetInfo(Layout):
 
     def recognise(self, place: DataPlace) -> str | None:
         """Return why a place is LLaMA-Factory's list of data sets."""
-        names = self.splits(place)
+        names = list(_of(place))
         return f"dataset_info.json describes {', '.join(names[:3])}" if names else None
 
     def splits(self, place: DataPlace) -> tuple[str, ...]:
-        """Return the names of the data sets."""
-        return tuple(place.once("dataset_info", lambda: _entries(place)))
+        """Return the splits that data sets are called, or their names."""
+        named = _names(place)
+        return tuple({name: split for split, name in named.items()}.get(n, n) for n in _of(place))
 
     def rows(self, place: DataPlace, split: str) -> Rows:
         """Return the rows of a data set, each with its description."""
-        one_split(place, split, self.splits(place))
-        entry = place.once("dataset_info", lambda: _entries(place))[split]
+        name = _names(place).get(split, split)
+        one_split(place, name, tuple(_of(place)))
+        entry = _of(place)[name]
         where = f"{place.home}: data set {split!r}"
         if "file_name" not in entry:
             raise UserError(
@@ -109,6 +116,20 @@ class DescribedRows(Sequence[Mapping[str, Any]]):
             "from": roles.get(str(tag_value), tag_value),
             "value": turn.get(self._tags.get("content_tag", "value")),
         }
+
+
+def _of(place: DataPlace) -> Mapping[str, Mapping[str, Any]]:
+    return place.once("dataset_info", lambda: _entries(place))
+
+
+def _names(place: DataPlace) -> Mapping[str, str]:
+    """Return split -> the name of the one data set with a file that is called so."""
+    called: dict[str, list[str]] = {}
+    for name, entry in _of(place).items():
+        if "file_name" in entry:
+            stems = (name, Path(str(entry["file_name"])).stem)
+            called.setdefault(next(filter(None, map(split_of, stems)), "train"), []).append(name)
+    return {split: names[0] for split, names in called.items() if len(names) == 1}
 
 
 def _entries(place: DataPlace) -> dict[str, Mapping[str, Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +16,8 @@ from vlmrl.parts.layouts.annotated_objects import Task, annotated, around, ask, 
 
 TYPES = {"rectanglelabels": "rectanglelabels", "polygonlabels": "polygonlabels"}
 """Types of results that are read; the key of their labels is the same."""
+_UPLOAD = re.compile(r"/data/upload/.*?(?P<mark>[0-9a-f]{6,8}-)(?P<name>[^/]+)")
+"""Where Label Studio keeps an uploaded file: eight digits of a random number come before its name."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,9 @@ class LabelStudio(Layout):
     the values alone, under names of the project: {"image": "...", "tag": [{"x": ..., "rectanglelabels":
     ["dog"]}]}. Turned rectangles and brush masks are refused: export those in COCO's format. Results
     that are no regions (choices, texts) are counted in `meta["others"]`.
+
+    An uploaded image, `/data/upload/1/1a2b3c4d-photo.jpg`, is found under that name or as `photo.jpg`, in
+    the folder of the data or in `root`; so is a local file, `/data/local-files/?d=photos/photo.jpg`.
 
     Source: https://labelstud.io/guide/export, sections JSON and JSON_MIN.
     """
@@ -55,7 +63,7 @@ class LabelStudio(Layout):
         outlines = [_outline(result) for result in results]
         return {
             "id": row.get("id"),
-            "image": locate(place.media_home, _image(row), "data"),
+            "image": _locate(place, _image(row)),
             "question": self.question or ask(self.task, sorted(set(labels)), labels),
             "box_space": "norm1",
             **annotated(self.task, map(around, outlines), labels, outlines),
@@ -97,6 +105,45 @@ def _image(row: Mapping[str, Any]) -> str:
         raise UserError(f"key 'data': expected the address of an image, got {data!r:.60}")
     address = urlsplit(str(data.get("image", texts[0])))
     return parse_qs(address.query).get("d", [address.path])[0]
+
+
+def _locate(place: DataPlace, name: str) -> str:
+    """Return the path of an image below the folder of media, by its name or that before its upload.
+
+    Raises:
+        UserError: there is none, or several uploads had that name.
+    """
+    root, upload = place.media_home, _UPLOAD.fullmatch(name)
+    file = locate(root, name, "data")
+    if not Path(file).is_absolute() and (root / file).is_file():
+        return file
+    before = upload["name"] if upload else Path(name).name
+    if upload and (root / (file := locate(root, before, "data"))).is_file():
+        if len(place.once("uploads", lambda: _uploads(place))[before]) == 1:
+            return file
+        raise UserError(
+            f"key 'data': several uploads were called {before!r}, and {file} is one of them: set root to a "
+            "copy of Label Studio's folder media/upload"
+        )
+    names = " or ".join(dict.fromkeys((Path(name).name, before)))
+    raise UserError(
+        f"key 'data': expected the image {names} in or below {root}: set root to the folder of the images"
+    )
+
+
+def _uploads(place: DataPlace) -> Mapping[str, set[str]]:
+    """Return the uploads of all tasks by the name that their files had before."""
+    named: dict[str, set[str]] = defaultdict(set)
+    for split in place.splits:
+        rows = place.rows(split)
+        for index in range(len(rows)):
+            try:
+                name = _image(rows[index])
+            except UserError:  # the loader reports and counts it
+                continue
+            if upload := _UPLOAD.fullmatch(name):
+                named[upload["name"]].add(name)
+    return named
 
 
 def _value(result: Mapping[str, object]) -> Mapping[str, Any]:

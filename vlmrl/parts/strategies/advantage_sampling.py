@@ -60,14 +60,24 @@ class AdvantageSampling(Strategy):
         able = advantages.kept & (size > self.low) & (size < self.high)
         if not able.any():
             return rollouts, rewards, advantages
-        chance = size[able].double().numpy() ** self.alpha
-        rng = np.random.default_rng(draw.seed(SEED_PURPOSE))
+        chance = torch.where(able, size.double() ** self.alpha, 0.0)
         batch = int(advantages.kept.sum())
         count = max(1, round(self.ratio * batch))
-        times = torch.zeros(able.shape, dtype=torch.float64)
-        times[able] = torch.from_numpy(rng.multinomial(count, chance / chance.sum())).double()
-        kept = times > 0
-        weights = (advantages.weights * times * int(kept.sum()) / count).float()
+        drawn = draw_again(advantages, chance, count, draw.seed(SEED_PURPOSE))
         curves = {"advantage_sampling/able": float(able.sum()) / batch}
-        metrics = {**advantages.metrics, **curves}
-        return rollouts, rewards, replace(advantages, kept=kept, weights=weights, metrics=metrics)
+        return rollouts, rewards, replace(drawn, metrics={**drawn.metrics, **curves})
+
+
+def draw_again(advantages: Advantages, chance: torch.Tensor, count: int, seed: int) -> Advantages:
+    """Return the advantages of `count` completions drawn with replacement, in proportion to `chance` [P, G].
+
+    One that is drawn twice weighs twice as much; the mean weight of what is kept stays.
+    """
+    able = chance > 0
+    shares = chance[able].double().numpy()
+    times = torch.zeros(able.shape, dtype=torch.float64)
+    drawn = np.random.default_rng(seed).multinomial(count, shares / shares.sum())
+    times[able] = torch.from_numpy(drawn).double()
+    kept = times > 0
+    weights = (advantages.weights * times * int(kept.sum()) / count).float()
+    return replace(advantages, kept=kept, weights=weights)

@@ -1,8 +1,8 @@
 """Guide-GRPO: a group that failed altogether is asked again with a hint.
 
 Source: Nath et al. 2025, "Adaptive Guidance Accelerates Reinforcement Learning of Reasoning Models",
-arXiv 2506.13923. What was written with the hint is trained on as if there had been none. Differs: it
-takes the places of failed completions, so that groups keep their size; the paper adds it to them.
+arXiv 2506.13923. What was written with the hint is trained on as if there had been none, and is added to
+the failed group. Every group has places for it, which have no part in anything where they stay empty.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from vlmrl.schema import Prompt, Rewards, Rollouts, Sample
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, of_origin, put_in
+from vlmrl.training.strategy import BatchDraw, RunParts, Strategy, of_origin, put_in, widen
 
 SEED_PURPOSE = 17
 
@@ -23,7 +23,7 @@ class Hints(Strategy):
     column: str = "hint"
     """Key of a row's `meta` with the text of its hint; a row without one gets none."""
     count: int = 4
-    """Completions of a failed group that give way to ones with the hint."""
+    """Completions with the hint that are added to a failed group."""
     failed_at: float = 0.0
     """A group has failed if no valid reward exceeds this."""
 
@@ -34,21 +34,21 @@ class Hints(Strategy):
     def expand(
         self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
     ) -> tuple[Rollouts, Rewards]:
-        """Ask failed groups again with their hints; the answers are judged as answers without."""
+        """Ask failed groups again with their hints; the answers are judged as answers without, and added."""
         prompts = enumerate(rollouts.batch.prompts)
         asked = [p for p, prompt in prompts if self._has_failed(rewards, p) and self._hint(prompt)]
+        wide = widen(rollouts, rewards, self.count, "hint")
         if not asked:
-            return rollouts, rewards
+            return wide
         plain = [rollouts.batch.prompts[p] for p in asked]
         hinted = [run.retell(prompt, self._with_hint(prompt)) for prompt in plain]
-        count = min(self.count, rollouts.shape[1])
-        answers = run.ask(hinted, count, draw, SEED_PURPOSE)
+        answers = run.ask(hinted, self.count, draw, SEED_PURPOSE)
         judged = run.judge(answers, [prompt.sample for prompt in plain], draw)
         pairs = (
             list(zip(group, of_group, strict=True))
             for group, of_group in zip(answers.completions, judged, strict=True)
         )
-        return put_in(rollouts, rewards, dict(zip(asked, pairs, strict=True)), "hint")
+        return put_in(*wide, dict(zip(asked, pairs, strict=True)), "hint")
 
     def metrics(self, rollouts: Rollouts, rewards: Rewards) -> dict[str, float]:
         """Return `hints/share`, of groups that got a hint, and `hints/reward`, the mean with it."""

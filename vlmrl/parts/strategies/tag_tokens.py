@@ -50,18 +50,29 @@ def find(
     if completion.segments or not completion.parsed.spans:
         return completion
 
-    def length(count: int) -> int:
-        return len(decode([token for token in ids[:count] if token not in stop_ids]))
-
     ranges = {}
     for tag in templates.template(chosen).tags:
         if tag.name not in completion.parsed.spans:
             continue
         start, end = completion.parsed.spans[tag.name]
-        opened = completion.text.rfind(tag.open, 0, start)
-        counts = range(len(ids) + 1)
-        # The token with the opening mark's first character, and that with the closing mark's last one.
-        first = bisect.bisect_right(counts, max(opened, 0), key=length) - 1
-        last = bisect.bisect_left(counts, end + len(tag.close), key=length)
-        ranges[tag.name] = (first, min(last, len(ids)))
+        opened = max(0, completion.text.rfind(tag.open, 0, start))
+        ranges[tag.name] = token_range(ids, stop_ids, decode, opened, end + len(tag.close))
     return replace(completion, tag_tokens=ranges)
+
+
+def token_range(
+    ids: Sequence[int],
+    stop_ids: Collection[int],
+    decode: Callable[[Sequence[int]], str],
+    start: int,
+    end: int,
+) -> tuple[int, int]:
+    """Return the range of the tokens that hold any of the characters from `start` to `end` of their text."""
+
+    def length(count: int) -> int:
+        return len(decode([token for token in ids[:count] if token not in stop_ids]))
+
+    counts = range(len(ids) + 1)
+    first = bisect.bisect_right(counts, start, key=length) - 1
+    last = bisect.bisect_left(counts, end, key=length)
+    return first, min(last, len(ids))

@@ -21,7 +21,8 @@ class Mcp(Tool):
     """The tools of an MCP server: a program that is started once for each worker process.
 
     An error that the server states is told to the policy; one that hangs, ends or answers with what
-    cannot be shown is a fault. Needs `pip install 'vlmrl[mcp]'` (2.x; the server may use any version).
+    cannot be shown is a fault. Needs
+    `pip install 'vlmrl-perception[mcp]'` (2.x; the server may use any version).
 
     Raises:
         UserError: the server cannot be started, or has no tool of a name in `only`.

@@ -31,7 +31,7 @@ class Search(Tool):
 
     `pages` is a JSONL file, one page a line: {"image": "p1.png", "text": "its text, read by OCR, or a
     caption"}. Images lie in its folder or below. The index (BM25, Lucene's form) is built when a run
-    starts and kept on disk. Needs `pip install 'vlmrl[search]'`.
+    starts and kept on disk. Needs `pip install 'vlmrl-perception[search]'`.
 
     Raises:
         UserError: the file is missing or wrong, an image is missing or outside of the folder, or the

@@ -305,13 +305,24 @@ class Scored(Event):
     """The 95 % interval of each."""
     pass_at_k: Mapping[str, float] | None
     """By k; null without `--samples`."""
+    faults: Mapping[str, int]
+    """Greedy completions on which a verifier failed, by verifier; they count in no mean."""
+    with_zeros: Mapping[str, float]
+    """The means in which completions without a score, for a fault or a mask, are 0, where there are any."""
 
     def lines(self) -> list[Line]:
-        """Return a line for each metric, as a table."""
-        rows: list[Line] = [
-            [f"{name:32} {value:.4f}  {describe_interval(self.intervals[name], 4)}"]
-            for name, value in self.metrics.items()
-        ]
+        """Return a line for each metric, as a table; what one source repeats of all is left out."""
+        rows: list[Line] = []
+        for name, value in self.metrics.items():
+            whole, interval = name.partition("/")[2], self.intervals[name]
+            if (value, interval) == (self.metrics.get(whole), self.intervals.get(whole)):
+                continue
+            bound = (
+                f"  {self.with_zeros[name]:.4f} with 0 for faults"
+                if name in self.with_zeros
+                else ""
+            )
+            rows.append([f"{name:32} {value:.4f}  {describe_interval(interval, 4)}{bound}"])
         rows += [[f"{'pass@' + k:32} {v:.4f}"] for k, v in (self.pass_at_k or {}).items()]
         return [*rows, [f"{self.samples} samples; in brackets: 95 % intervals"]]
 

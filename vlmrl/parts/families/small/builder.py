@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
+from vlmrl.models import tower_weights
 from vlmrl.plugins import nearest
 
 # --------------------------------------------------------------------------------------------------
@@ -175,12 +176,18 @@ def build(
 ) -> tuple[Any, Any]:
     """Build a model (float32, evaluation mode, weights drawn from `seed`) and its tokenizer.
 
-    The tokenizer is trained on `corpus`; `config_of` makes the model's config from it.
+    The tokenizer is trained on `corpus`, or that of the language model in `build.weights` with the tokens of
+    `format`; `config_of` makes the model's config from it.
 
     Raises:
         UserError: The architecture does not have an overridden field or rejects its value.
     """
-    tokenizer = train(corpus, build.vocab_size, format)
+    published = tower_weights.tokenizer_of(build)
+    if published is None:
+        tokenizer = train(corpus, build.vocab_size, format)
+    else:
+        format = format or Format()
+        tokenizer = _wrap(published.backend_tokenizer, [*format.special, *format.plain], format)
     try:
         config = config_of(tokenizer)
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""Building small models of families with one vision tower."""
+"""Building small models of families with one vision tower, and perhaps one for audio."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ class SmallImageModel:
     format: builder.Format
     text_fields: Mapping[str, Any] = field(default_factory=dict)
     vision_fields: Mapping[str, Any] = field(default_factory=dict)
+    audio: str = ""
+    """Model type of the audio tower; empty: there is none."""
+    audio_fields: Mapping[str, Any] = field(default_factory=dict)
     token_ids: Mapping[str, str] = field(default_factory=dict)
     """Field of the whole config -> the token whose id it takes."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +63,7 @@ def build(
 def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     text_class, vision_class = CONFIG_MAPPING[small.text], CONFIG_MAPPING[small.vision]
     tokens = builder.token_fields(tokenizer, build)
-    text_keys = {*text_class.__annotations__, TIED} - {*tokens} | {"vocab_size"}
+    text_keys = {*text_class.__annotations__, *small.text_fields, TIED} - {*tokens} | {"vocab_size"}
     check_fields(build, "text", build.text, text_keys)
     check_fields(build, "vision", build.vision, {*vision_class.__annotations__})
 
@@ -72,7 +75,11 @@ def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     if "query_pre_attn_scalar" in text_class.__annotations__:
         text.setdefault("query_pre_attn_scalar", width)
     text.setdefault("rope_parameters", {**builder.ROPE})
+    if "vocab_size_per_layer_input" in text_class.__annotations__:
+        text.setdefault("vocab_size_per_layer_input", tokens["vocab_size"])
     tokens_of_tile = _count_tile_tokens(small, vision["image_size"], vision["patch_size"])
+    known = {*vision_class.__annotations__, *small.vision_fields}
+    vision = {key: value for key, value in vision.items() if key in known}
     tied = text.pop(TIED, False)
     fields = dict(small.fields)
     fields |= {key: tokenizer.convert_tokens_to_ids(t) for key, t in small.token_ids.items()}
@@ -81,9 +88,18 @@ def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     return getattr(transformers, small.config)(
         text_config={**text, **tokens, TIED: tied, "model_type": small.text},
         vision_config={**vision, "model_type": small.vision},
+        **_audio_config(small, build),
         tie_word_embeddings=tied,
         **fields,
     )
+
+
+def _audio_config(small: SmallImageModel, build: BuildConfig) -> dict[str, dict[str, Any]]:
+    fields = {*CONFIG_MAPPING[small.audio].__annotations__} if small.audio else set()
+    check_fields(build, "audio", build.audio, fields)
+    if not small.audio:
+        return {}
+    return {"audio_config": {**small.audio_fields, **build.audio, "model_type": small.audio}}
 
 
 def _count_tile_tokens(small: SmallImageModel, side: Any, patch: Any) -> int:

@@ -68,7 +68,9 @@ def _config(small: SmallQwenModel, build: BuildConfig, tokenizer: object) -> Any
     config_class = getattr(transformers, small.config)
     tokens = builder.token_fields(tokenizer, build)
     fields = config_class.sub_configs["text_config"].__annotations__.keys()
-    check_fields(build, "text", build.text, {*fields, TIED} - {*tokens} | {"vocab_size"})
+    # Where all MLPs are experts a config has no width of others; it is then not read.
+    known = {*fields, *builder.TEXT, *small.text, TIED} - {*tokens} | {"vocab_size"}
+    check_fields(build, "text", build.text, known)
     fields = config_class.sub_configs["vision_config"].__annotations__.keys()
     check_fields(build, "vision", build.vision, {*fields} - {small.vision_out})
 

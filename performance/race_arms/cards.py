@@ -1,0 +1,65 @@
+"""Drawn data of the race's tasks that no shipped card has: prompts of many images, and long thoughts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from vlmrl.data import demonstrations
+from vlmrl.data.card import Card
+from vlmrl.datasets.shapes import COLOURS, COUNTS, GRID, Shapes
+from vlmrl.schema import Demo, Frame, Sample, Truth
+
+
+@dataclass(frozen=True)
+class Albums(Card):
+    """Twelve pictures of a shape each: how many show one of this colour?"""
+
+    splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
+    verifiers: ClassVar[tuple[str, ...]] = ("count", "format")
+
+    images: int = 12
+    count: int | None = None
+    """Rows of each split; None: as many as shapes have."""
+
+    def rows(self, split: str) -> Sequence[Mapping[str, Any]]:
+        pictures = Shapes(count=self.images * (self.count or COUNTS[split])).rows(split)
+        starts = range(0, len(pictures), self.images)
+        return [{"pictures": pictures[start : start + self.images]} for start in starts]
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        """The thought says each picture's colour."""
+        scenes = [Shapes().to_sample(picture, source) for picture in row["pictures"]]
+        colours = [scene.meta["boxes"][0].label.split()[0] for scene in scenes]
+        asked = random.Random(scenes[0].id).choice(list(COLOURS))
+        number = colours.count(asked)
+        return replace(
+            scenes[0],
+            parts=(*(scene.media[0] for scene in scenes), f"How many are {asked}?"),
+            truth=Truth(number=number),
+            demo=Demo(" ".join(colours), text=str(number)),
+            meta={},
+        )
+
+    def corpus(self) -> list[str]:
+        return demonstrations.corpus(self, self.rows("demos")[:200], Frame(84, 84))
+
+
+@dataclass(frozen=True)
+class LongThoughts(Shapes):
+    """The quickstart's shapes; the thought is the whole grid, cell by cell."""
+
+    def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
+        sample = super().to_sample(row, source)
+        assert sample.demo is not None
+        box = sample.meta["boxes"][0]
+        lines = []
+        for y in range(GRID):
+            inside = box.y1 <= (y + 0.5) / GRID < box.y2
+            cells = [inside and box.x1 <= (x + 0.5) / GRID < box.x2 for x in range(GRID)]
+            lines.append(" ".join(f"{x} {'yes' if cells[x] else 'no'}" for x in range(GRID)))
+        return replace(
+            sample, demo=replace(sample.demo, thought="; and in the next row: ".join(lines))
+        )

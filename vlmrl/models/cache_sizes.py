@@ -1,0 +1,41 @@
+"""What a completion holds while it is generated: keys and values of each token, or states of one size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def recurs(text: Any) -> bool:
+    """Return whether layers of a language model of this config hold a state in place of keys and values."""
+    return "linear_attention" in (getattr(text, "layer_types", None) or ())
+
+
+def attending_layers(text: Any) -> int:
+    """Return how many layers of a language model of this config hold keys and values."""
+    if not recurs(text):
+        return int(text.num_hidden_layers)
+    return sum(kind != "linear_attention" for kind in text.layer_types)
+
+
+def head_width(text: Any) -> int:
+    """Return the width of a head of attention."""
+    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+
+
+def token_bytes(text: Any, size: int) -> int:
+    """Return the bytes of the keys and values of one token in all layers, at `size` bytes a number."""
+    return 2 * attending_layers(text) * text.num_key_value_heads * head_width(text) * size
+
+
+def state_bytes(text: Any, size: int) -> int:
+    """Return the bytes of the states of one completion, of any length, in all gated delta-nets.
+
+    They are inputs of a convolution, at `size` bytes a number, and a float32 matrix for each head.
+    """
+    if not recurs(text):
+        return 0
+    keys = text.linear_num_key_heads * text.linear_key_head_dim
+    values = text.linear_num_value_heads * text.linear_value_head_dim
+    inputs = (2 * keys + values) * text.linear_conv_kernel_dim * size
+    matrices = 4 * values * text.linear_key_head_dim
+    return (text.num_hidden_layers - attending_layers(text)) * (inputs + matrices)
