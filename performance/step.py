@@ -8,8 +8,9 @@ on the same prompts, one image each, with the same reward; completions have exac
 tokens, and each side draws its own. All completions of a step go through one forward, without
 gradient checkpointing. TRL generates with transformers, and its head scores completion rows only,
 as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
-`optimizer.shared_forward` off and on. With `--frozen` neither side trains the vision tower and the
-projector, as most published recipes do not.
+`optimizer.shared_forward` off and on, `onednn` is `shared` with `run.cpu_products: onednn` (not on a
+GPU). With `--frozen` neither side trains the vision tower and the projector, as most published recipes
+do not.
 
 Every way has a process of its own with one thread; they take turns, step by step, the first to warm
 up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
@@ -29,7 +30,7 @@ import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from step_ways import PHASES, WAYS, Case, Step, medians, save_inputs
+from step_ways import PHASES, WAYS, Case, Step, medians, on_gpu, save_inputs
 from tables import head
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -67,14 +68,15 @@ def measure(case: Case) -> dict[str, list[Step]]:
     preparation = spawn.Process(target=prepare, args=(case,))
     preparation.start()
     preparation.join()
+    ways = [way for way in WAYS if way != "onednn" or not on_gpu()]
     turns, processes = {}, []
-    for way in WAYS:
+    for way in ways:
         turns[way], theirs = spawn.Pipe()
         # Not a daemon, which could have no workers for its verifiers; without us it reads EOF.
         processes.append(spawn.Process(target=run, args=(way, case, theirs)))
         processes[-1].start()
         theirs.close()
-    steps: dict[str, list[Step]] = {way: [] for way in WAYS}
+    steps: dict[str, list[Step]] = {way: [] for way in ways}
     try:
         for _ in range(case.steps):
             for way, turn in turns.items():

@@ -1,4 +1,4 @@
-"""The ways to make a GRPO step that `step.py` compares: TRL's, and vlmrl's with and without sharing.
+"""The ways to make a GRPO step that `step.py` compares: TRL's, and vlmrl's plain, shared, and by oneDNN.
 
 A way waits for its turn, makes one step and sends it back, until all steps are made. Libraries are
 imported where they are used, so that a way's memory is that of its own ones. Without a GPU a step is
@@ -255,6 +255,13 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             turn.send(vlmrl_step(trainer))
 
 
+def onednn_steps(case: Case, turn: Turn) -> None:
+    from vlmrl.system import cpu_products
+
+    with cpu_products.by_onednn():
+        vlmrl_steps(case, "on", turn)
+
+
 def vlmrl_step(trainer: Any) -> Step:
     timers = trainer.timers.wall if on_gpu() else trainer.timers.cpu
     before, start = dict(timers), now()
@@ -273,4 +280,5 @@ WAYS: dict[str, Callable[[Case, Turn], None]] = {
     "trl": trl_steps,
     "plain": lambda case, turn: vlmrl_steps(case, "off", turn),
     "shared": lambda case, turn: vlmrl_steps(case, "on", turn),
+    "onednn": onednn_steps,
 }

@@ -187,6 +187,10 @@ def run_steps(
         naming_lost_ranks(),
         ExitStack() as stack,
     ):
+        if config.run.cpu_products == "onednn":
+            from vlmrl.system import cpu_products
+
+            stack.enter_context(cpu_products.by_onednn())
         if output is None:
             # A plain run loads half of the package: what it may not need is imported where it is built.
             from vlmrl.runs.output.terminal import choose

@@ -27,6 +27,7 @@ from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.schema import Prompt
 from vlmrl.scoring.scorer import Scorer
+from vlmrl.system import cpu_products
 
 ROWS = 50
 """Rows whose prompts are made, over all training sources."""
@@ -92,6 +93,8 @@ def build(config: Config, stack: ExitStack) -> Bench:
     """
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
+    if config.run.cpu_products == "onednn":
+        stack.enter_context(cpu_products.by_onednn())
     torch.manual_seed(config.run.seed)
     sources = open_training(config)
     scorer = Scorer(rewards_by_source(config), config.scoring, rewards_by_stage(config))
