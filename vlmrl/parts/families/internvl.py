@@ -1,4 +1,5 @@
-"""InternVL in the format of transformers (`-hf`): tiles of 448 pixels and a thumbnail, norm1000 boxes.
+"""InternVL in the format of transformers (`-hf`): images as tiles of 448 pixels and a thumbnail, frames of
+videos as one tile each, norm1000 boxes.
 
 Sources: Zhu et al. 2025, "InternVL3", arXiv:2504.10479; the InternVL documentation, "Chat Data
 Format" (boxes are normalised to [0, 1000]).
@@ -6,6 +7,7 @@ Format" (boxes are normalised to [0, 1000]).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,26 +15,34 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
+from vlmrl.errors import UserError
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.chat import CHATML_ENDS, chatml
 from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
 from vlmrl.parts.families.tiled_like import ImageFamily, SiglipFamily
-from vlmrl.schema import Space
+from vlmrl.schema import Encoded, MediaKind, Space
+from vlmrl.schema.media import Decoded, Video
 
-IMAGE = "<IMG_CONTEXT>"
-CHAT_TEMPLATE = chatml(image="<IMG_CONTEXT>\n", video="<video>\n")
+IMAGE, VIDEO = "<IMG_CONTEXT>", "<video>"
+CHAT_TEMPLATE = chatml(image=f"{IMAGE}\n", video=f"{VIDEO}\n")
 
 
 @dataclass(frozen=True)
 class Internvl(ImageFamily):
-    """The family of checkpoints of model type `internvl`. `pixel_values` is [tiles, 3, side, side]."""
+    """The family of checkpoints of model type `internvl`.
+
+    `pixel_values` is float32 [tiles, 3, side, side], of all images and frames in order. In `ids` the
+    tokens of a frame are those of an image, behind its number in words.
+    """
 
     model_types: ClassVar[tuple[str, ...]] = ("internvl",)
+    kinds: ClassVar[tuple[MediaKind, ...]] = ("image", "video")
     space: ClassVar[Space] = "norm1000"
     placeholder: ClassVar[str] = IMAGE
+    placeholders: ClassVar[Mapping[MediaKind, str]] = {"image": IMAGE, "video": VIDEO}
     turn_ends: ClassVar[tuple[str, ...]] = CHATML_ENDS
-    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", "<video>")
+    media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, "<img>", "</img>", VIDEO)
     towers: ClassVar[Mapping[str, tuple[str, ...]]] = SiglipFamily.towers
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "vision": ("q_proj", "k_proj", "v_proj", "projection_layer", "fc1", "fc2"),
@@ -44,6 +54,9 @@ class Internvl(ImageFamily):
         "model.vision_tower.encoder.layer",
     )
     shared: ClassVar[bool] = True
+    unserved_videos: ClassVar[str] = (
+        "vLLM gives frames of InternVL's videos other ids than its processor"
+    )
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="InternVLForConditionalGeneration",
         config="InternVLConfig",
@@ -55,7 +68,7 @@ class Internvl(ImageFamily):
                 "start_image_token": "<img>",
                 "end_image_token": "</img>",
                 "context_image_token": IMAGE,
-                "video_token": "<video>",
+                "video_token": VIDEO,
             },
         ),
         vision_fields={"initializer_range": 0.05},
@@ -81,11 +94,44 @@ class Internvl(ImageFamily):
             chat_template=CHAT_TEMPLATE,
         )
 
+    # ------------------------------------------------------------------------------- prompts
+
+    def _process(
+        self, processor: Any, text: str, media: Sequence[Decoded], special: bool
+    ) -> Encoded:
+        """Encode as the HF processor does, but each medium alone: it takes videos of one length only."""
+        if not any(isinstance(medium, Video) for medium in media):
+            return super()._process(processor, text, media, special)
+        self._check_places(text, media)
+        tokenizer = processor.tokenizer
+        shown = [self._show(processor, medium) for medium in media]
+        texts = iter([text for _, text in shown])
+        whole = re.sub(f"{re.escape(IMAGE)}|{re.escape(VIDEO)}", lambda _: next(texts), text)
+        compact, ids = (
+            tokenizer(written, add_special_tokens=special)["input_ids"] for written in (text, whole)
+        )
+        tensors = {"pixel_values": torch.cat([tiles for tiles, _ in shown])}
+        return Encoded(tuple(ids), tuple(compact), tensors, torch.arange(len(ids))[None], len(ids))
+
+    def _show(self, processor: Any, medium: Decoded) -> tuple[torch.Tensor, str]:
+        """Return the tiles [N, 3, side, side] of a medium and the text that stands in its place."""
+        shown: dict[str, Any] = {"text": [IMAGE], "images": [medium]}
+        if isinstance(medium, Video):
+            shown = {"text": [VIDEO], "videos": [medium.frames], "do_sample_frames": False}
+            shown |= {"video_metadata": [medium.metadata]}
+        try:
+            out = processor(**shown, add_special_tokens=False, return_tensors="pt")
+        except ValueError as error:
+            raise UserError(f"an image or a video is refused: {error}") from error
+        return out["pixel_values"], processor.tokenizer.decode(out["input_ids"][0])
+
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         images = processor.image_processor
         # The HF processor cuts images into tiles whatever the setting of its image processor is.
         tiles = images.get_number_of_image_patches(height, width, {"crop_to_patches": True})
         return tiles * processor.image_seq_length
+
+    # ------------------------------------------------------------------------------- forward
 
     def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tiles, tokens, H]."""

@@ -7,6 +7,7 @@ around them, so it encodes every prompt, and none of its rules are repeated here
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,8 +19,8 @@ from vlmrl.errors import UserError
 from vlmrl.models import media_features
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family, shift
 from vlmrl.parts.families.small import image_models
-from vlmrl.schema import Encoded, Frame, Space
-from vlmrl.schema.media import Decoded, PilImage
+from vlmrl.schema import Encoded, Frame, MediaKind, Space
+from vlmrl.schema.media import Decoded, PilImage, Video
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ImageFamily(Family):
 
     placeholder: ClassVar[str]
     """The token that the chat template writes for an image."""
+    placeholders: ClassVar[Mapping[MediaKind, str]] = {}
+    """Kind of a medium -> the token that the chat template writes for it, where images are not all."""
     small: ClassVar[image_models.SmallImageModel]
     """The recipe of the family's small models."""
 
@@ -88,10 +91,12 @@ class ImageFamily(Family):
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
     def _check_places(self, text: str, media: Sequence[Decoded]) -> None:
-        """Raise a UserError unless the text has a placeholder for each medium."""
-        places = text.count(self.placeholder)  # which is not one token in every tokenizer
-        if places != len(media):
-            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        """Raise a UserError unless the text has a placeholder for each medium, in order."""
+        kinds = {mark: kind for kind, mark in self.placeholders.items()}
+        kinds = kinds or {self.placeholder: "image"}
+        # A placeholder is not one token in every tokenizer.
+        marks = re.findall("|".join(map(re.escape, kinds)), text)
+        media_features.check_places(self.kinds, [kinds[mark] for mark in marks], media)
 
     def _shown(self, processor: Any, media: Sequence[Decoded]) -> dict[str, Any]:
         """Return the media as the HF processor is to be given them."""
@@ -101,6 +106,8 @@ class ImageFamily(Family):
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""
 
     def frame(self, processor: object, medium: Decoded | None) -> Frame:
+        if isinstance(medium, Video):
+            return Frame(*medium.original, space=self.space, duration=medium.duration)
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
