@@ -25,7 +25,7 @@ CAUSAL_ON_CPU = ("gemma3",)
 
 UNSERVED = [name for name in IMAGE_FAMILIES if plugins.load("family", name).unserved]
 
-BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe")
+BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe", "minicpmv4_6")
 """vLLM 0.32 computes gated delta-nets on a CPU in bfloat16 alone."""
 TEXT_FIELDS = {"gemma4": {"hidden_size_per_layer_input": 0}}
 """In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""

@@ -122,9 +122,17 @@ class Family:
         return render_reply(self, processor, parts)
 
     def extend(
-        self, processor: object, text: str, media: Sequence[Decoded], start: float
+        self,
+        processor: object,
+        text: str,
+        media: Sequence[Decoded],
+        start: float,
+        seen: Sequence[Decoded] = (),
     ) -> Encoded:
-        """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
+        """Encode what `reply` rendered, tokenized this once, at positions from `start` on.
+
+        `seen` are the media that were shown before, which some families count.
+        """
         return shift(self.encode(processor, text, media), start)
 
     def join(self, before: Encoded, after: Encoded) -> Encoded:

@@ -7,7 +7,6 @@ Format" (boxes are normalised to [0, 1000]).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +14,6 @@ from typing import Any, ClassVar
 import torch
 import transformers
 
-from vlmrl.errors import UserError
 from vlmrl.models.base import LANGUAGE_LINEAR
 from vlmrl.models.chat import CHATML_ENDS, chatml
 from vlmrl.parts.families.small.builder import Format
@@ -102,28 +100,8 @@ class Internvl(ImageFamily):
         """Encode as the HF processor does, but each medium alone: it takes videos of one length only."""
         if not any(isinstance(medium, Video) for medium in media):
             return super()._process(processor, text, media, special)
-        self._check_places(text, media)
-        tokenizer = processor.tokenizer
         shown = [self._show(processor, medium) for medium in media]
-        texts = iter([text for _, text in shown])
-        whole = re.sub(f"{re.escape(IMAGE)}|{re.escape(VIDEO)}", lambda _: next(texts), text)
-        compact, ids = (
-            tokenizer(written, add_special_tokens=special)["input_ids"] for written in (text, whole)
-        )
-        tensors = {"pixel_values": torch.cat([tiles for tiles, _ in shown])}
-        return Encoded(tuple(ids), tuple(compact), tensors, torch.arange(len(ids))[None], len(ids))
-
-    def _show(self, processor: Any, medium: Decoded) -> tuple[torch.Tensor, str]:
-        """Return the tiles [N, 3, side, side] of a medium and the text that stands in its place."""
-        shown: dict[str, Any] = {"text": [IMAGE], "images": [medium]}
-        if isinstance(medium, Video):
-            shown = {"text": [VIDEO], "videos": [medium.frames], "do_sample_frames": False}
-            shown |= {"video_metadata": [medium.metadata]}
-        try:
-            out = processor(**shown, add_special_tokens=False, return_tensors="pt")
-        except ValueError as error:
-            raise UserError(f"an image or a video is refused: {error}") from error
-        return out["pixel_values"], processor.tokenizer.decode(out["input_ids"][0])
+        return self._process_apart(processor, text, media, special, shown)
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         images = processor.image_processor

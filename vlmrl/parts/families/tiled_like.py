@@ -20,7 +20,7 @@ from vlmrl.models import media_features
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family, shift
 from vlmrl.parts.families.small import image_models
 from vlmrl.schema import Encoded, Frame, MediaKind, Space
-from vlmrl.schema.media import Decoded, PilImage, Video
+from vlmrl.schema.media import Decoded, PilImage, Video, kind_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,12 @@ class ImageFamily(Family):
         return self._process(processor, text, media, special)
 
     def extend(
-        self, processor: object, text: str, media: Sequence[Decoded], start: float
+        self,
+        processor: object,
+        text: str,
+        media: Sequence[Decoded],
+        start: float,
+        seen: Sequence[Decoded] = (),
     ) -> Encoded:
         """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
         return shift(self._process(processor, text, media, False), start)
@@ -89,6 +94,51 @@ class ImageFamily(Family):
         tensors = {key: out[key] for key in self.tensor_names if key in out}
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def _process_apart(
+        self,
+        processor: Any,
+        text: str,
+        media: Sequence[Decoded],
+        special: bool,
+        shown: Sequence[tuple[Mapping[str, torch.Tensor], str]],
+    ) -> Encoded:
+        """Encode a prompt from what the HF processor makes of each medium alone.
+
+        `shown` are the tensors of each medium, and the text that stands in the place of its placeholder.
+        """
+        self._check_places(text, media)
+        marks = "|".join(map(re.escape, self.placeholders.values()))
+        texts = iter([expanded for _, expanded in shown])
+        whole = re.sub(marks, lambda _: next(texts), text)
+        compact, ids = (
+            processor.tokenizer(written, add_special_tokens=special)["input_ids"]
+            for written in (text, whole)
+        )
+        tensors: dict[str, torch.Tensor] = {}
+        for own, _ in shown:
+            for name, more in own.items():
+                kept = tensors.get(name)
+                tensors[name] = more if kept is None else self._join_tensors(name, kept, more)
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def _show(
+        self, processor: Any, medium: Decoded, **settings: Any
+    ) -> tuple[dict[str, torch.Tensor], str]:
+        """Return what the HF processor makes of a medium alone: its tensors, and the text in its place."""
+        shown: dict[str, Any] = {"images": [medium]}
+        if isinstance(medium, Video):
+            shown = {"videos": [medium.frames], "video_metadata": [medium.metadata]}
+            shown |= {"do_sample_frames": False}
+        kind = kind_of(medium)
+        settings |= {"text": [self.placeholders[kind]], "return_tensors": "pt"}
+        try:
+            out = processor(**shown, **settings, add_special_tokens=False)
+        except ValueError as error:
+            raise UserError(f"the {kind} is refused: {error}") from error
+        text = processor.tokenizer.decode(out["input_ids"][0])
+        return {key: out[key] for key in self.tensor_names if key in out}, text
 
     def _check_places(self, text: str, media: Sequence[Decoded]) -> None:
         """Raise a UserError unless the text has a placeholder for each medium, in order."""
