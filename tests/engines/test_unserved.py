@@ -24,13 +24,6 @@ def test_more_videos_than_vllm_takes_of_a_family_are_refused(engine: str) -> Non
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
-def test_videos_that_vllm_gives_other_ids_are_refused_with_the_reason(engine: str) -> None:
-    built = plugins.build("engine", engine, {"max_videos": 1})
-    with pytest.raises(UserError, match=r"max_videos: vLLM gives frames .* use engine: hf"):
-        built.check(policy("internvl"))
-
-
-@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
 def test_states_are_served_on_a_cpu_in_bfloat16_alone(engine: str) -> None:
     made = policy("qwen3_5")
     if made.device.type != "cpu":

@@ -92,6 +92,22 @@ def test_videos_of_unequal_lengths_are_shown_as_each_alone() -> None:
     assert f"user\nFrame1: {frame}\n{numbered}\nWhere" in text
 
 
+def test_vllm_is_shown_frames_under_the_id_that_it_gives_them() -> None:
+    model = loaded("internvl")
+    made = ask(model, *CASES["mixed"]())
+    image_id, video_id = model.processor.tokenizer.convert_tokens_to_ids(
+        ["<IMG_CONTEXT>", "<video>"]
+    )
+    seen = model.family.served(model.processor, made)
+    assert seen.media == made.media and seen.encoded.compact_ids == made.encoded.compact_ids
+    ours, theirs = made.encoded.ids, seen.encoded.ids
+    assert [image_id if token == video_id else token for token in theirs] == list(ours)
+    text = model.processor.tokenizer.decode(theirs)
+    frames = "\n".join(f"Frame{number}: <img>{'<video>' * 16}</img>" for number in (1, 2))
+    assert text.count(frames) == 2 and text.count("<video>") == 64
+    assert text.count("<IMG_CONTEXT>") == ours.count(image_id) - 64
+
+
 def test_rows_of_mixed_media_equal_each_prompt_alone() -> None:
     model = loaded("internvl")
     prompts = [ask(model, *CASES[c]()) for c in ("mixed", "one", "two")]

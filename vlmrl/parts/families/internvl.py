@@ -7,8 +7,9 @@ Format" (boxes are normalised to [0, 1000]).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,7 @@ from vlmrl.models.chat import CHATML_ENDS, chatml
 from vlmrl.parts.families.small.builder import Format
 from vlmrl.parts.families.small.image_models import SmallImageModel
 from vlmrl.parts.families.tiled_like import ImageFamily, SiglipFamily
-from vlmrl.schema import Encoded, MediaKind, Space
+from vlmrl.schema import Encoded, MediaKind, Prompt, Space
 from vlmrl.schema.media import Decoded, Video
 
 IMAGE, VIDEO = "<IMG_CONTEXT>", "<video>"
@@ -52,9 +53,6 @@ class Internvl(ImageFamily):
         "model.vision_tower.encoder.layer",
     )
     shared: ClassVar[bool] = True
-    unserved_videos: ClassVar[str] = (
-        "vLLM gives frames of InternVL's videos other ids than its processor"
-    )
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="InternVLForConditionalGeneration",
         config="InternVLConfig",
@@ -102,6 +100,19 @@ class Internvl(ImageFamily):
             return super()._process(processor, text, media, special)
         shown = [self._show(processor, medium) for medium in media]
         return self._process_apart(processor, text, media, special, shown)
+
+    def served(self, processor: Any, prompt: Prompt) -> Prompt:
+        """Return the prompt with vLLM's ids, which are those of `<video>` for the tokens of a frame."""
+        image, video = processor.tokenizer.convert_tokens_to_ids([IMAGE, VIDEO])
+        shown = (
+            [video] * len(medium.frames) if isinstance(medium, Video) else [image]
+            for medium in prompt.media
+        )
+        marks = itertools.chain.from_iterable(shown)
+        ids: list[int] = []
+        for token, stretch in itertools.groupby(prompt.encoded.ids):
+            ids += [next(marks) if token == image else token] * len(list(stretch))
+        return replace(prompt, encoded=replace(prompt.encoded, ids=tuple(ids)))
 
     def image_tokens(self, processor: Any, width: int, height: int) -> int:
         images = processor.image_processor
