@@ -168,17 +168,17 @@ class Minicpmv46(ImageFamily):
 
     def run_towers(self, model: Any, prompts: Sequence[Encoded]) -> media_features.ByPrompt | None:
         """Compute the features [tokens, H] of images and frames of each prompt, with gradient."""
-        found: dict[int, media_features.ByPrompt] = {}
+        by_token: dict[int, media_features.ByPrompt] = {}
         for kind, pixels, sizes in zip(self.kinds, PIXELS, SIZES, strict=True):
             seen = [p.tensors for p in prompts if pixels in p.tensors]
             if seen:
                 token = getattr(model.config, f"{kind}_token_id")
                 features = self._run_tower(model, seen, pixels, sizes)
-                found[token] = media_features.split_by_prompt(features, prompts, token)
-        if not found:
+                by_token[token] = media_features.split_by_prompt(features, prompts, token)
+        if not by_token:
             return None
         return tuple(
-            _in_order(prompt, {token: features[row] for token, features in found.items()})
+            _in_order(prompt, {token: features[row] for token, features in by_token.items()})
             for row, prompt in enumerate(prompts)
         )
 
