@@ -5,7 +5,14 @@ Their heads are tied, the harder case: vLLM keeps a copy of the head.
 
 import pytest
 
-from helpers.prompts import IMAGE_FAMILIES, ask_about_images, converse, mix_images
+from helpers.prompts import (
+    IMAGE_FAMILIES,
+    VIDEO_CASES,
+    ask,
+    ask_about_images,
+    converse,
+    mix_images,
+)
 from helpers.small import CORPUS, FAMILIES, model_config
 from helpers.vllm_engine import change, engine_for
 
@@ -25,12 +32,16 @@ CAUSAL_ON_CPU = ("gemma3",)
 
 UNSERVED = [name for name in IMAGE_FAMILIES if plugins.load("family", name).unserved]
 
-BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe")
+BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe", "minicpmv4_6")
 """vLLM 0.32 computes gated delta-nets on a CPU in bfloat16 alone."""
 TEXT_FIELDS = {"gemma4": {"hidden_size_per_layer_input": 0}}
 """In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""
 ROUNDING = {"gemma4": 1e-4}
 """Its attention is not scaled, so that rounding weighs more."""
+
+
+SERVED_VIDEOS = ("internvl",)
+"""Families of `ImageFamily` whose videos vLLM computes in float32 as well."""
 
 
 def tied_policy(name, **fields):
@@ -47,7 +58,8 @@ def tied_policy(name, **fields):
 )
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)
-    engine = engine_for(made)
+    videos = VIDEO_CASES.values() if name in SERVED_VIDEOS else ()
+    engine = engine_for(made, max_videos=2 if videos else 0)
     prompts = [ask_about_images(made, text="red " * n) for n in (3, 60)]
     prompts += [] if name in CAUSAL_ON_CPU else [converse(made)]
     if name in CAUSAL_ON_CPU:
@@ -56,7 +68,11 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
                 tolerance(made), "at start"
             )
     else:
-        prompts += [*mix_images(made), *make_probe_prompts(made)]
+        prompts += [
+            *mix_images(made),
+            *make_probe_prompts(made),
+            *(ask(made, *v()) for v in videos),
+        ]
     close = ROUNDING.get(name, 1e-5)
     assert measure_parity(engine, made, prompts).max_abs < close
     change(made)
@@ -66,14 +82,16 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     engine.close()
 
 
-def test_in_bfloat16_log_probs_after_states_are_the_trainers_up_to_rounding():
+@pytest.mark.parametrize("name", ["qwen3_5", "minicpmv4_6"])
+def test_in_bfloat16_log_probs_after_states_are_the_trainers_up_to_rounding(name):
     """Heads of delta-nets are as wide as published ones: on a CPU vLLM takes no others."""
-    config = model_config("qwen3_5", dtype="bfloat16")
+    config = model_config(name, dtype="bfloat16")
     text = {**config.build.text, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
     config = config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
     made = Policy(*load_model(config, CORPUS, seed=0), config)
-    engine = engine_for(made)
+    engine = engine_for(made, max_videos=2)
     prompts = [ask_about_images(made, text="red " * 60), *mix_images(made)]
+    prompts += [ask(made, *VIDEO_CASES[case]()) for case in ("one", "two", "mixed")]
     before = measure_parity(engine, made, prompts)
     change(made)
     stale = measure_parity(engine, made, prompts)

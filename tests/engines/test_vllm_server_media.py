@@ -55,6 +55,7 @@ def logprobs(rollouts):
 
 def ids_seen(engine, made, prompt):
     """The prompt's ids after media expansion, as the server has them."""
+    prompt = made.family.served(made.processor, prompt)
     fields = sampling_fields(made, GREEDY, 0)
     asked = job.Job([prompt], GREEDY, 0)
     asked.deadline = time.monotonic() + 60

@@ -234,15 +234,17 @@ class RunningVllm(RunningEngine):
         if (temperature := sampling.temperature) != self._temperature:
             self._llm.apply_model(partial(adapted_vllm.set_temperature, temperature=temperature))
             self._temperature = temperature
+        family, processor = self._policy.family, self._policy.processor
+        prompts = [family.served(processor, prompt) for prompt in batch.prompts]
         answers = [
             _answer(output, self._experts_of(output, request))
-            for output, request in self._outputs(batch.prompts, sampling)
+            for output, request in self._outputs(prompts, sampling)
         ]
         if sampling.greedy:
             answers = [answer.repeated(sampling.n) for answer in answers]
-        for prompt, answer in zip(batch.prompts, answers, strict=True):
+        for prompt, answer in zip(prompts, answers, strict=True):
             check(prompt, answer, self._policy, sampling, (self._version, self._version))
-        return make_completions(self._policy, batch.prompts, [a.group for a in answers])
+        return make_completions(self._policy, prompts, [a.group for a in answers])
 
     def _experts_of(self, output: Any, request: str) -> Sequence[Experts | None]:
         """Return what vLLM's routers chose for each completion of a request, by its internal id."""

@@ -259,7 +259,9 @@ class RunningServers(ConcurrentRunningEngine):
             self.options.require_room(self._policy, prompt, sampling.max_tokens)
         with self._lock:  # not in the middle of an update
             routers = routers_of(self._policy)
-            job = Job(batch.prompts, sampling, self._version, self._begun, routers)
+            family, processor = self._policy.family, self._policy.processor
+            prompts = [family.served(processor, prompt) for prompt in batch.prompts]
+            job = Job(prompts, sampling, self._version, self._begun, routers)
             self._begun += 1
             self._jobs.append(job)
         try:

@@ -83,7 +83,10 @@ def from_json(
             trail = trail.begin_anew(segment.token_ids, segment.text)
         else:
             start = (trail.encoded or prompt.encoded).next_position
-            encoded = policy.family.extend(policy.processor, segment.text, segment.media, start)
+            seen = (*prompt.media, *trail.media)
+            encoded = policy.family.extend(
+                policy.processor, segment.text, segment.media, start, seen
+            )
             if encoded.compact_ids != segment.token_ids:
                 raise UserError(f"sample {prompt.sample.id!r}: an observation has other tokens now")
             trail = trail.observe(segment, encoded)

@@ -88,7 +88,8 @@ class Trail:
         text = templates.end_before_thought(piece, self.prompt.sample.template)
         media = tuple(part for part in parts if not isinstance(part, str))
         start = (self.encoded or self.prompt.encoded).next_position
-        encoded = self.family.extend(self.processor, text, media, start)
+        seen = (*self.prompt.media, *self.media)
+        encoded = self.family.extend(self.processor, text, media, start, seen)
         return Segment(encoded.compact_ids, media=media, text=text), encoded
 
     def observe(self, segment: Segment, encoded: Encoded) -> Trail:

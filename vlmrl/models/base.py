@@ -17,7 +17,7 @@ from vlmrl.config import BuildConfig
 from vlmrl.models import media_features
 from vlmrl.models.chat import render_chat, render_reply
 from vlmrl.models.frozen_towers import frozen_towers_of
-from vlmrl.schema import Encoded, Frame, MediaKind, Sample, Space
+from vlmrl.schema import Encoded, Frame, MediaKind, Prompt, Sample, Space
 from vlmrl.schema.media import Decoded
 from vlmrl.system import torchvision_shim  # noqa: F401  before any transformers import
 
@@ -122,9 +122,17 @@ class Family:
         return render_reply(self, processor, parts)
 
     def extend(
-        self, processor: object, text: str, media: Sequence[Decoded], start: float
+        self,
+        processor: object,
+        text: str,
+        media: Sequence[Decoded],
+        start: float,
+        seen: Sequence[Decoded] = (),
     ) -> Encoded:
-        """Encode what `reply` rendered, tokenized this once, at positions from `start` on."""
+        """Encode what `reply` rendered, tokenized this once, at positions from `start` on.
+
+        `seen` are the media that were shown before, which some families count.
+        """
         return shift(self.encode(processor, text, media), start)
 
     def join(self, before: Encoded, after: Encoded) -> Encoded:
@@ -160,6 +168,13 @@ class Family:
     def unserved_prompt(self, processor: object, images: int) -> str:
         """Return why vLLM cannot serve a prompt with this many images in our layout; empty: it can."""
         return ""
+
+    def served(self, processor: object, prompt: Prompt) -> Prompt:
+        """Return a prompt as vLLM is to be shown it: its media, and in `encoded.ids` what vLLM makes of it.
+
+        The base class returns the prompt itself.
+        """
+        return prompt
 
     def media_token_ids(self, processor: object) -> tuple[int, ...]:
         """Return the ids that must never be sampled: a sampled placeholder breaks the next forward."""

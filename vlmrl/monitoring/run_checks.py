@@ -134,7 +134,7 @@ def make_probe_prompts(policy: Policy, turns: bool = False) -> tuple[Prompt, ...
     wish_ids = policy.tokenizer("Show me more.", add_special_tokens=False)["input_ids"]
     longer = continue_prompt(prompt, (*wish_ids, policy.stop_ids[0])).encoded
     text = family.reply(processor, ["Here:", observed])
-    seen = family.extend(processor, text, [observed], longer.next_position)
+    seen = family.extend(processor, text, [observed], longer.next_position, prompt.media)
     encoded, shown_media = family.join(longer, seen), (*prompt.media, observed)
     text = f"{prompt.text}Show me more.{text}"
     return (*made, replace(prompt, text=text, encoded=encoded, media=shown_media))

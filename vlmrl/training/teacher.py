@@ -98,6 +98,7 @@ class ServedTeacher(Teacher):
 
     def __init__(self, url: str, timeout_s: float, policy: Policy, token: str = "") -> None:
         self._server = Server(url.rstrip("/"), token, timeout_s)
+        self._policy = policy
         self._timeout = timeout_s
         probe = PROBE + "".join((*policy.family.turn_ends, *policy.family.media_tokens))
         ours = policy.tokenizer(probe, add_special_tokens=False)["input_ids"]
@@ -132,7 +133,7 @@ class ServedTeacher(Teacher):
                 "server cannot be shown again: use teacher.path"
             )
         ids = micro.token_ids[row, :length].tolist()
-        prompt = continue_prompt(prompt, ids)
+        prompt = self._policy.family.served(self._policy.processor, continue_prompt(prompt, ids))
         fields = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 1.0}
         with lend(prompt.media, None) as media:
             reply = self._post("/inference/v1/generate", request(prompt, fields, media))

@@ -311,8 +311,7 @@ def _inline(kind: str, mime: str, data: bytes) -> Part:
 
 def as_seen(video: Video) -> VllmVideo:
     """Return the video for vLLM as the trainer's model sees it: no frame left out or sampled again."""
-    seen = video.paired()
-    return seen.frames, {**seen.metadata, "do_sample_frames": False}
+    return video.frames, {**video.metadata, "do_sample_frames": False}
 
 
 def pack(video: VllmVideo) -> bytes:

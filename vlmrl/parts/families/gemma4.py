@@ -5,7 +5,6 @@ Source: Google DeepMind 2026, model card of Gemma 4 (boxes are in thousandths).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -67,7 +66,6 @@ class Gemma4(ImageFamily):
         "video": VIDEO,
         "audio": AUDIO,
     }
-    """Kind of a medium -> the token that the chat template writes for it, and that is repeated in the ids."""
     turn_ends: ClassVar[tuple[str, ...]] = (END, "<eos>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, VIDEO, AUDIO, *MARKS)
     two_way_media: ClassVar[bool] = True  # in large models, see `masks`
@@ -196,11 +194,6 @@ class Gemma4(ImageFamily):
         """Store on the processor whether the model hears: some checkpoints have no audio tower."""
         processor.hears = config.audio_config is not None
 
-    def _check_places(self, text: str, media: Sequence[Decoded]) -> None:
-        kinds = {self.placeholders[kind]: kind for kind in self.kinds}
-        marks = re.findall("|".join(map(re.escape, kinds)), text)
-        media_features.check_places(self.kinds, [kinds[mark] for mark in marks], media)
-
     def _shown(self, processor: Any, media: Sequence[Decoded]) -> dict[str, Any]:
         audios = [m for m in media if isinstance(m, Audio)]
         videos = [m for m in media if isinstance(m, Video)]
@@ -220,8 +213,6 @@ class Gemma4(ImageFamily):
         return pad_frames([before, after]) if name in AUDIO_TENSORS else torch.cat([before, after])
 
     def frame(self, processor: object, medium: Decoded | None) -> Frame:
-        if isinstance(medium, Video):
-            return Frame(*medium.original, space=self.space, duration=medium.duration)
         if isinstance(medium, Audio):
             return Frame(space=self.space, duration=medium.duration)
         return super().frame(processor, medium)

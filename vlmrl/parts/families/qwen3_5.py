@@ -65,7 +65,11 @@ class Qwen35(Qwen3Vl):
         cache: Any = None,
     ) -> torch.Tensor:
         """Do as `MropeFamily.decode`; the mask of `masked_by` goes to the delta-nets as well."""
-        mask: Any = attention_mask
-        if (own := active_mask()) is not None:
-            mask = {"full_attention": own, "linear_attention": own}
+        mask: Any = mask_of_layers(attention_mask)
         return super().decode(model, input_ids, mask, position_ids, features, cache)
+
+
+def mask_of_layers(attention_mask: torch.Tensor | None) -> Any:
+    """Return the mask for all kinds of layers: that of `masked_by`, or this one where there is none."""
+    own = active_mask()
+    return attention_mask if own is None else {"full_attention": own, "linear_attention": own}

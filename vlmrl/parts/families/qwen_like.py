@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from vlmrl.models.media_features import (
     stand_alone,
 )
 from vlmrl.parts.families.small import qwen_models
-from vlmrl.schema import Encoded, Frame, MediaKind
+from vlmrl.schema import Encoded, Frame, MediaKind, Prompt
 from vlmrl.schema.media import Decoded, PilImage, Video
 
 # --------------------------------------------------------------------------------------------------
@@ -269,6 +269,11 @@ class MropeFamily(Family):
         return tensors, grid.tolist()
 
     # --------------------------------------------------------------------------------- sizes
+
+    def served(self, processor: object, prompt: Prompt) -> Prompt:
+        """Return the prompt with an even number of frames in each video, as the model sees them."""
+        media = (m.paired() if isinstance(m, Video) else m for m in prompt.media)
+        return replace(prompt, media=tuple(media))
 
     def frame(self, processor: object, medium: Decoded | None) -> Frame:
         """Return the original and resized size of the first medium, with the family's space."""

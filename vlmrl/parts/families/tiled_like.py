@@ -7,6 +7,7 @@ around them, so it encodes every prompt, and none of its rules are repeated here
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,8 +19,8 @@ from vlmrl.errors import UserError
 from vlmrl.models import media_features
 from vlmrl.models.base import ENCODER_LINEAR, LANGUAGE_LINEAR, Family, shift
 from vlmrl.parts.families.small import image_models
-from vlmrl.schema import Encoded, Frame, Space
-from vlmrl.schema.media import Decoded, PilImage
+from vlmrl.schema import Encoded, Frame, MediaKind, Space
+from vlmrl.schema.media import Decoded, PilImage, Video, kind_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ImageFamily(Family):
 
     placeholder: ClassVar[str]
     """The token that the chat template writes for an image."""
+    placeholders: ClassVar[Mapping[MediaKind, str]] = {}
+    """Kind of a medium -> the token that the chat template writes for it, where images are not all."""
     small: ClassVar[image_models.SmallImageModel]
     """The recipe of the family's small models."""
 
@@ -63,7 +66,12 @@ class ImageFamily(Family):
         return self._process(processor, text, media, special)
 
     def extend(
-        self, processor: object, text: str, media: Sequence[Decoded], start: float
+        self,
+        processor: object,
+        text: str,
+        media: Sequence[Decoded],
+        start: float,
+        seen: Sequence[Decoded] = (),
     ) -> Encoded:
         """Encode an observation as `encode` does, without a start token; see `Family.extend`."""
         return shift(self._process(processor, text, media, False), start)
@@ -87,11 +95,58 @@ class ImageFamily(Family):
         positions = torch.arange(len(ids))[None]
         return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
 
+    def _process_apart(
+        self,
+        processor: Any,
+        text: str,
+        media: Sequence[Decoded],
+        special: bool,
+        shown: Sequence[tuple[Mapping[str, torch.Tensor], str]],
+    ) -> Encoded:
+        """Encode a prompt from what the HF processor makes of each medium alone.
+
+        `shown` are the tensors of each medium, and the text that stands in the place of its placeholder.
+        """
+        self._check_places(text, media)
+        marks = "|".join(map(re.escape, self.placeholders.values()))
+        texts = iter([expanded for _, expanded in shown])
+        whole = re.sub(marks, lambda _: next(texts), text)
+        compact, ids = (
+            processor.tokenizer(written, add_special_tokens=special)["input_ids"]
+            for written in (text, whole)
+        )
+        tensors: dict[str, torch.Tensor] = {}
+        for own, _ in shown:
+            for name, more in own.items():
+                kept = tensors.get(name)
+                tensors[name] = more if kept is None else self._join_tensors(name, kept, more)
+        positions = torch.arange(len(ids))[None]
+        return Encoded(tuple(ids), tuple(compact), tensors, positions, len(ids))
+
+    def _show(
+        self, processor: Any, medium: Decoded, **settings: Any
+    ) -> tuple[dict[str, torch.Tensor], str]:
+        """Return what the HF processor makes of a medium alone: its tensors, and the text in its place."""
+        shown: dict[str, Any] = {"images": [medium]}
+        if isinstance(medium, Video):
+            shown = {"videos": [medium.frames], "video_metadata": [medium.metadata]}
+            shown |= {"do_sample_frames": False}
+        kind = kind_of(medium)
+        settings |= {"text": [self.placeholders[kind]], "return_tensors": "pt"}
+        try:
+            out = processor(**shown, **settings, add_special_tokens=False)
+        except ValueError as error:
+            raise UserError(f"the {kind} is refused: {error}") from error
+        text = processor.tokenizer.decode(out["input_ids"][0])
+        return {key: out[key] for key in self.tensor_names if key in out}, text
+
     def _check_places(self, text: str, media: Sequence[Decoded]) -> None:
-        """Raise a UserError unless the text has a placeholder for each medium."""
-        places = text.count(self.placeholder)  # which is not one token in every tokenizer
-        if places != len(media):
-            raise UserError(f"the prompt has {places} image placeholders for {len(media)} images")
+        """Raise a UserError unless the text has a placeholder for each medium, in order."""
+        kinds = {mark: kind for kind, mark in self.placeholders.items()}
+        kinds = kinds or {self.placeholder: "image"}
+        # A placeholder is not one token in every tokenizer.
+        marks = re.findall("|".join(map(re.escape, kinds)), text)
+        media_features.check_places(self.kinds, [kinds[mark] for mark in marks], media)
 
     def _shown(self, processor: Any, media: Sequence[Decoded]) -> dict[str, Any]:
         """Return the media as the HF processor is to be given them."""
@@ -101,6 +156,8 @@ class ImageFamily(Family):
     """The tensors of the HF processor that the tower needs; each family documents their shapes."""
 
     def frame(self, processor: object, medium: Decoded | None) -> Frame:
+        if isinstance(medium, Video):
+            return Frame(*medium.original, space=self.space, duration=medium.duration)
         if not isinstance(medium, PilImage):
             return Frame(space=self.space)
         return Frame(*medium.size, space=self.space)
