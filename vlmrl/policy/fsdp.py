@@ -119,9 +119,11 @@ class Sharded:
         left_whole = {p for name, p in named if tower_of(name, family) in MEDIA_TOWERS}
         for parameter in left_whole:
             parameter.data = narrow(parameter, config).to(device)
+        present = dict(model.named_modules())  # some checkpoints of a family lack a tower
         inside = {
-            path: tuple(model.get_submodule(path).children())
+            path: tuple(present[path].children())
             for path in family.decoder_layers
+            if path in present
             if not frozen or tower_of(f"{path}.0.", family) == "language"
         }
         towers = {path: tower_of(f"{path}.0.", family) for path in inside}
