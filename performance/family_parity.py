@@ -34,8 +34,8 @@ import yaml
 
 from helpers.family_ranks import case_of
 from helpers.media_cases import groups_of, media_of, prompts_of
-from helpers.plain_transformers import plain_numbers, trained_as
-from helpers.prompts import hf_inputs, logits
+from helpers.plain_transformers import inputs_of, plain_numbers, trained_as
+from helpers.prompts import logits
 from helpers.ranks import outcome_of
 from helpers.runs import torchrun
 from helpers.shared_forward import distance, gaps, numbers
@@ -57,12 +57,13 @@ Cell = tuple[str, str, float | str]
 
 def transformers(name: str) -> Iterator[Cell]:
     """Yield what the trainer's plain forward differs by from transformers' own."""
-    model = loaded(name)
+    model, made = loaded(name), policy(name)
     for medium in media_of(model.family):
         largest = 0.0
         for prompt in prompts_of(model, medium):
+            inputs = inputs_of(made, prompt, torch.tensor([], dtype=torch.long))
             with torch.no_grad():
-                theirs = model.model(**hf_inputs(model, prompt)).logits
+                theirs = made.base(**inputs).logits
             largest = max(largest, (logits(model, [prompt]) - theirs).abs().max().item())
         yield medium, "logits", largest
     for training, column in {"whole": "gradient", "lora": "LoRA", "frozen": "frozen"}.items():

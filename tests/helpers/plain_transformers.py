@@ -16,6 +16,7 @@ OWN_POSITIONS = ("qwen2_5_vl",)
 def trained_as(name, training):
     """A policy of a family whose weights all train ("whole"), adapters in all towers ("lora"), or no tower
     of media ("frozen")."""
+    torch.manual_seed(0)  # adapters begin at random
     towers = [*loaded(name).family.towers]
     if training == "lora":
         return with_live_adapter(policy(name, lora=LoraConfig(rank=4, towers=towers)))
@@ -35,7 +36,7 @@ def row_numbers(made, micro, row):
     prompt, mask = micro.prompts[int(micro.group[row])], micro.mask[row]
     ids = micro.token_ids[row][: int(mask.nonzero().max()) + 1]
     start = len(prompt.encoded.ids)
-    inputs = with_completion(made, prompt, ids)
+    inputs = inputs_of(made, prompt, ids)
     scores = made.base(**inputs, use_cache=False).logits[0, start - 1 : -1].float() / TEMPERATURE
     logs = torch.nn.functional.pad(scores.log_softmax(-1), (0, 0, 0, len(mask) - len(ids)))
     chosen = logs.gather(-1, micro.token_ids[row][:, None])[:, 0]
@@ -43,8 +44,8 @@ def row_numbers(made, micro, row):
     return chosen.where(mask, 0.0), entropy.where(mask, 0.0)
 
 
-def with_completion(made, prompt, ids):
-    """What the HF processor makes of a prompt, with the ids of its completion behind it."""
+def inputs_of(made, prompt, ids):
+    """What the HF processor makes of a prompt, with the ids [T] of a completion behind it."""
     inputs = dict(hf_inputs(made, prompt))
     shape = inputs["input_ids"].shape
     for key, value in inputs.items():

@@ -120,6 +120,9 @@ CASES = {
     "one of several towers, one rank sees text only": Case(
         model={"family": "gemma4"}, homes=(0, 0, 1, 0), micro_tokens=1, medium="audio"
     ),
+    "weights that nothing reads, one rank sees text only": Case(
+        model={"family": "llava_onevision"}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
     "experts": Case(model={"family": "qwen3_vl_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1),
     "experts beside shared ones": Case(
         model={"family": "glm4v_moe"}, homes=(0, 0, 1, 0), micro_tokens=1
