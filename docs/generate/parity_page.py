@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tables import code, header, row
+from tables import code, escape, header, row
 
 RECORD = Path(__file__).parents[2] / "performance" / "parity.yaml"
 COLUMNS: Mapping[str, str] = {
@@ -40,7 +40,7 @@ def draw() -> str:
     """Return the table, why cells are refused, and with what each part was measured."""
     refusals: dict[str, int] = {}
     lines = [*table(refusals), ""]
-    lines += [f"{number}. {reason}" for reason, number in refusals.items()]
+    lines += [f"{number}. {escape(reason)}" for reason, number in refusals.items()]
     return "\n".join([*lines, "", *measured()])
 
 
@@ -58,7 +58,8 @@ def cell(value: float | str | None, refusals: dict[str, int]) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return f"refused ({refusals.setdefault(value, len(refusals) + 1)})"
+        kind = "fails" if value.startswith("fails: ") else "refused"
+        return f"{kind} ({refusals.setdefault(value, len(refusals) + 1)})"
     shown = f"{value:.1e}" if value else "0"
     return f"**{shown}**" if value >= LARGE else shown
 
