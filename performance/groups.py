@@ -44,10 +44,11 @@ def make_policy(
     text: Mapping[str, Any] = TEXT,
     vision: Mapping[str, Any] = VISION,
     vocabulary: int = VOCABULARY,
+    family: str = "qwen2_5_vl",
     **model: Any,
 ) -> Policy:
     """Return a policy of this shape; `model` are further settings of the config's section."""
-    build = BuildConfig(family="qwen2_5_vl", text=dict(text), vision=dict(vision))
+    build = BuildConfig(family=family, text=dict(text), vision=dict(vision))
     config = ModelConfig(build=build, **model)
     loaded = load_model(config, CORPUS)
     loaded.model.resize_token_embeddings(vocabulary, mean_resizing=False)
@@ -145,23 +146,26 @@ class Flops:
 def flops(policy: Policy, case: Case) -> Flops:
     """Count what a group must compute.
 
-    A weight matrix costs 2 operations per number and token, attention 4 * width per visible pair.
+    A weight matrix costs 2 operations per number and token, attention 4 * width per visible pair. What
+    a gated delta-net does with its state, linear in the tokens, is not counted.
     """
     model, text = policy.base.model, policy.base.config.get_text_config()
     vision = policy.base.config.vision_config
     p, c, g = case.prompt, case.completion, case.group
-    rows, columns = grid(p)
-    patches = 4 * rows * columns
-    full = len(vision.fullatt_block_indexes)
+    (image,) = image_prompt(policy, p).encoded.tensors["image_grid_thw"]
+    patches = int(image.prod())
+    full = len(getattr(vision, "fullatt_block_indexes", range(vision.depth)))
     pairs = patches * (patches * full + 64 * (vision.depth - full))
     visual = model.visual
     tower = 2 * patches * (numbers(visual.patch_embed) + numbers(visual.blocks))
     tower += 2 * patches / 4 * numbers(visual.merger)
     tower += 4 * vision.hidden_size * pairs
     layers = numbers(model.language_model.layers)
+    kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
+    attending = kinds.count("full_attention")
 
     def decoder(tokens: int, visible: float) -> float:
-        return 2 * layers * tokens + 4 * text.hidden_size * text.num_hidden_layers * visible
+        return 2 * layers * tokens + 4 * text.hidden_size * attending * visible
 
     return Flops(
         tower,

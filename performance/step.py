@@ -1,16 +1,17 @@
 """One GRPO step of vlmrl compared with TRL's GRPOTrainer, by phase.
 
     python performance/step.py [--prompt-tokens 256 1024] [--completion 64] [--group 8]
-                              [--prompts 1] [--frozen] [--repeats 3] [--out performance/results/step.md]
+                              [--prompts 1] [--frozen] [--vocabulary 4096] [--ways trl plain shared]
+                              [--repeats 3] [--out performance/results/step.md]
 
 Both load the model of `update.py` (a small Qwen2.5-VL, random weights, float32) and train all of it
 on the same prompts, one image each, with the same reward; completions have exactly `--completion`
 tokens, and each side draws its own. All completions of a step go through one forward, without
 gradient checkpointing. TRL generates with transformers, and its head scores completion rows only,
 as on a GPU (on a CPU it would score the prompt too). `plain` and `shared` are vlmrl with
-`optimizer.shared_forward` off and on, `onednn` is `shared` with `run.cpu_products: onednn` (not on a
-GPU). With `--frozen` neither side trains the vision tower and the projector, as most published recipes
-do not.
+`optimizer.shared_forward` off and on; `bonus` is `shared` with an entropy bonus, `onednn` with
+`run.cpu_products: onednn`. The first of `--ways` is what the others are compared with. With `--frozen`
+neither side trains the vision tower and the projector, as most published recipes do not.
 
 Every way has a process of its own with one thread; they take turns, step by step, the first to warm
 up. Times are process CPU seconds, medians; `spread` is (longest - shortest) / median of a step.
@@ -27,10 +28,11 @@ import importlib.metadata
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from step_ways import PHASES, WAYS, Case, Step, medians, on_gpu, save_inputs
+from step_ways import PHASES, PUBLISHED, WAYS, Case, Step, medians, save_inputs
 from tables import head
 
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -45,6 +47,8 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=1, help="groups in a step")
     parser.add_argument("--frozen", action="store_true", help="do not train the vision tower")
+    parser.add_argument("--vocabulary", type=int, default=4096)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=PUBLISHED)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
@@ -53,22 +57,22 @@ def main() -> None:
     for prompt in asked.prompt_tokens:
         with tempfile.TemporaryDirectory() as name:
             shape = (prompt, asked.completion, asked.group, asked.prompts)
-            case = Case(*shape, 1 + asked.repeats, Path(name), asked.frozen)
-            found = {way: medians(way, case, steps) for way, steps in measure(case).items()}
-        rows = [row(case, way, own, found["trl"]) for way, own in found.items()]
+            case = Case(*shape, 1 + asked.repeats, Path(name), asked.frozen, asked.vocabulary)
+            steps = measure(case, asked.ways)
+            found = {way: medians(way, case, own) for way, own in steps.items()}
+        rows = [row(case, way, own, found[asked.ways[0]]) for way, own in found.items()]
         print(*rows, sep="\n", flush=True)
         lines += rows
     if asked.out:
-        asked.out.write_text("\n".join([heading(asked.frozen), "", *lines, ""]))
+        asked.out.write_text("\n".join([heading(asked.ways[0], asked.frozen), "", *lines, ""]))
 
 
-def measure(case: Case) -> dict[str, list[Step]]:
+def measure(case: Case, ways: Sequence[str]) -> dict[str, list[Step]]:
     """The steps of every way, by turns."""
     spawn = multiprocessing.get_context("spawn")
     preparation = spawn.Process(target=prepare, args=(case,))
     preparation.start()
     preparation.join()
-    ways = [way for way in WAYS if way != "onednn" or not on_gpu()]
     turns, processes = {}, []
     for way in ways:
         turns[way], theirs = spawn.Pipe()
@@ -94,7 +98,7 @@ def prepare(case: Case) -> None:
     """Save what all ways load."""
     from groups import make_policy
 
-    save_inputs(make_policy(), case)
+    save_inputs(make_policy(vocabulary=case.vocabulary), case)
 
 
 def run(way: str, case: Case, turn: Connection) -> None:
@@ -108,11 +112,11 @@ def run(way: str, case: Case, turn: Connection) -> None:
     WAYS[way](case, turn)
 
 
-def row(case: Case, way: str, own: Step, trl: Step) -> str:
-    """A line; behind a figure how many times TRL's is as large."""
+def row(case: Case, way: str, own: Step, first: Step) -> str:
+    """A line; behind a figure how many times that of the first way is as large."""
 
     def compare(key: str, digits: int) -> str:
-        return f"{own[key]:.{digits}f}" + f" ({trl[key] / own[key]:.2f}x)" * (way != "trl")
+        return f"{own[key]:.{digits}f}" + f" ({first[key] / own[key]:.2f}x)" * (own is not first)
 
     shape = f"{case.prompt} | {case.completion} | {case.prompts} x {case.group} | {way}"
     cells = {phase: compare(phase, 2) for phase in PHASES}
@@ -122,11 +126,13 @@ def row(case: Case, way: str, own: Step, trl: Step) -> str:
     return f"| {shape} | {seconds} | {own['spread']:.0%} | {compare('peak', 0)} |"
 
 
-def heading(frozen: bool) -> str:
-    versions = [f"{p} {importlib.metadata.version(p)}" for p in ("torch", "transformers", "trl")]
+def heading(first: str, frozen: bool) -> str:
+    packages = ("torch", "transformers", *["trl"] * (first == "trl"))
+    versions = [f"{p} {importlib.metadata.version(p)}" for p in packages]
     machine = f"{os.cpu_count()}-core CPU machine, load {os.getloadavg()[2]:.1f}"
     about = f"{datetime.date.today()}, {machine}; {', '.join(versions)}"
-    return f"# One GRPO step compared with TRL{', frozen vision tower' * frozen}\n\n{about}"
+    other = "TRL" if first == "trl" else f"`{first}`"
+    return f"# One GRPO step compared with {other}{', frozen vision tower' * frozen}\n\n{about}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The ways to make a GRPO step that `step.py` compares: TRL's, and vlmrl's plain, shared, and by oneDNN.
+"""The ways to make a GRPO step that `step.py` compares: TRL's, and several of vlmrl.
 
 A way waits for its turn, makes one step and sends it back, until all steps are made. Libraries are
 imported where they are used, so that a way's memory is that of its own ones. Without a GPU a step is
@@ -31,6 +31,7 @@ class Case:
     steps: int
     folder: Path
     frozen_tower: bool = False
+    vocabulary: int = 4096
 
     @property
     def tokens(self) -> int:
@@ -201,7 +202,7 @@ def take_turns(trainer: Any, turn: Turn) -> None:
 # ----------------------------------------------------------------------------------------- vlmrl
 
 
-def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
+def vlmrl_steps(case: Case, shared_forward: str, turn: Turn, **options: float) -> None:
     from vlmrl import plugins
     from vlmrl.assemble import prompts
     from vlmrl.assemble.build import build_checkpoint_writer
@@ -245,7 +246,7 @@ def vlmrl_steps(case: Case, shared_forward: str, turn: Turn) -> None:
             scorer=scorer,
             run_parts=RunParts(policy, engine, scorer, config, timers, make, loader),
             timers=timers,
-            algorithm=plugins.build("algorithm", "grpo"),
+            algorithm=plugins.build("algorithm", "grpo", options),
             tracker=RunLog(config, case.folder, case.steps),
             checkpoints=build_checkpoint_writer(config, policy),
             held_out=None,
@@ -281,4 +282,7 @@ WAYS: dict[str, Callable[[Case, Turn], None]] = {
     "plain": lambda case, turn: vlmrl_steps(case, "off", turn),
     "shared": lambda case, turn: vlmrl_steps(case, "on", turn),
     "onednn": onednn_steps,
+    "bonus": lambda case, turn: vlmrl_steps(case, "on", turn, entropy_bonus=0.01),
 }
+PUBLISHED = ("trl", "plain", "shared")
+"""Those of the published table, and of a GPU day."""

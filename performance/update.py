@@ -1,6 +1,6 @@
 """Policy update: the shared forward against the plain one and against the way of today's trainers.
 
-    python performance/update.py [--tables grid memory small] [--repeats 3]
+    python performance/update.py [--tables grid memory small states] [--repeats 3]
                                 [--prompt 64 256 1024] [--completion 16 64 256] [--group 4 8]
                                 [--out performance/results/update.md]
 
@@ -11,7 +11,8 @@ for the backward at one time. `grid`: one group of a Qwen2.5-VL of width 512 in 
 plain forward (tower once per prompt), `ours` is what the trainer chooses with
 `optimizer.shared_forward: auto`; the prediction is the ratio of floating-point operations.
 `memory`: the low-memory update against plain forwards of one completion each. `small`: 16 groups of
-8 short completions of the model that the quickstart builds.
+8 short completions of the model that the quickstart builds. `states` (not by default): a Qwen3.5 of the same
+width, three of whose four layers are gated delta-nets, in plain PyTorch.
 
 Exits with 1 if a gate is broken: `ours` is never slower than 0.95 of `plain`; the low-memory update
 keeps no more than plain forwards of one completion each and is at least 3 times as fast where the
@@ -52,6 +53,8 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.policy import Policy
 from vlmrl.schema import MicroBatch
 
+FULL_VISION = {"depth": 4, "hidden_size": 192, "num_heads": 6, "intermediate_size": 576}
+"""A tower as in `groups.VISION`, all of whose layers see the whole image."""
 SMALL = 25
 """Tokens of a prompt of the quickstart."""
 
@@ -80,6 +83,7 @@ def main() -> None:
         "grid": lambda: grid_table(cases, asked.repeats),
         "memory": lambda: memory_table(asked.repeats),
         "small": lambda: small_table(asked.repeats),
+        "states": lambda: states_table(asked.repeats),
     }
     lines: list[str] = []
     for name in asked.tables:
@@ -186,6 +190,27 @@ def small_table(repeats: int) -> Iterator[str]:
     cells += [f"**{seconds[way] / seconds['ours']:.2f}x**" for way in ("trainers", "plain")]
     gate(seconds["plain"] >= 0.95 * seconds["ours"], "small: ours is slower than plain")
     yield "| " + " | ".join(cells) + " |"
+
+
+def states_table(repeats: int) -> Iterator[str]:
+    yield "| P | C | G | plain s | shared s | plain / shared (FLOPs) | saved MiB: plain, shared |"
+    yield "|---|---|---|---|---|---|---|"
+    policy = make_policy(vision=FULL_VISION, family="qwen3_5")
+    for case in (Case(256, 64, 8), Case(1024, 64, 8)):
+        group = micro_batch(policy, case)
+        always, never = (Sharing(s, 1.3, possible=True, verified=True) for s in ("on", "off"))
+        ways: Ways = {
+            "plain": partial(update, policy, group, never),
+            "shared": partial(update, policy, group, always),
+        }
+        saved = [f"{most_saved(policy, way):.0f}" for way in ways.values()]
+        seconds = cpu_seconds(ways, repeats)
+        flops = predicted(policy, case, shared=True)
+        cells = [str(n) for n in (case.prompt, case.completion, case.group)]
+        cells += [f"{s:.2f}" for s in seconds.values()]
+        ratio = f"**{seconds['plain'] / seconds['shared']:.2f}x**"
+        cells.append(f"{ratio} ({flops['plain'] / flops['ours']:.2f})")
+        yield "| " + " | ".join([*cells, ", ".join(saved)]) + " |"
 
 
 def cpu_seconds(

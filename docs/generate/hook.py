@@ -26,6 +26,7 @@ import matrix_page
 import metric_reference
 import notebook_pages
 import output_reference
+import parity_page
 import part_pages
 import plan_page
 import recipe_pages
@@ -57,6 +58,7 @@ FILLED = {
     "<!-- coverage -->": coverage_page.table,
     "<!-- matrix -->": matrix_page.tables,
     "<!-- settings -->": import_tables.tables,
+    "<!-- parity -->": parity_page.draw,
     "<!-- plan -->": plan_page.draw,
     "<!-- machines -->": machines_page.draw,
     "<!-- starts -->": starts_page.draw,

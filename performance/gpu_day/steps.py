@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from step_ways import PHASES, WAYS, Case, Step, medians, save_inputs
+from step_ways import PHASES, PUBLISHED, WAYS, Case, Step, medians, save_inputs
 
 from gpu_day.day import Day
 from gpu_day.device import ON_GPU, attempt, release
@@ -42,7 +42,7 @@ def steps(day: Day) -> Iterator[Row]:
 
 def compare(case: Case) -> Iterator[Row]:
     theirs: Step | None = None
-    for way in WAYS:
+    for way in PUBLISHED:
         release()
         if ON_GPU:
             torch.cuda.reset_peak_memory_stats()

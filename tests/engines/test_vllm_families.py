@@ -14,7 +14,7 @@ from helpers.prompts import (
     mix_images,
 )
 from helpers.small import CORPUS, FAMILIES, model_config
-from helpers.vllm_engine import change, engine_for
+from helpers.vllm_engine import SERVED_TEXT, change, engine_for
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -34,8 +34,6 @@ UNSERVED = [name for name in IMAGE_FAMILIES if plugins.load("family", name).unse
 
 BFLOAT16_ON_CPU = ("qwen3_5", "qwen3_5_moe", "minicpmv4_6")
 """vLLM 0.32 computes gated delta-nets on a CPU in bfloat16 alone."""
-TEXT_FIELDS = {"gemma4": {"hidden_size_per_layer_input": 0}}
-"""In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""
 ROUNDING = {"gemma4": 1e-4}
 """Its attention is not scaled, so that rounding weighs more."""
 
@@ -46,7 +44,7 @@ SERVED_VIDEOS = ("internvl",)
 
 def tied_policy(name, **fields):
     config = model_config(name, **fields)
-    text = {**config.build.text, **TEXT_FIELDS.get(name, {}), "tie_word_embeddings": True}
+    text = {**config.build.text, **SERVED_TEXT.get(name, {}), "tie_word_embeddings": True}
     config = config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
     made = Policy(*load_model(config, CORPUS, seed=0), config)
     made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))

@@ -11,7 +11,7 @@ from helpers.videos import video
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
 from vlmrl.schema import Box, Media, MediaKind, Sample, Truth, Turn
-from vlmrl.schema.media import Video, kind_of
+from vlmrl.schema.media import Audio, Video, kind_of
 
 IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
@@ -54,17 +54,25 @@ VIDEO_CASES = {
 
 
 def hf_inputs(model, prompt):
-    """What the HF processor makes of the same prompt of images and videos."""
-    videos = [m.paired() for m in prompt.media if isinstance(m, Video)]
-    given = {"videos": [v.frames for v in videos], "do_sample_frames": False}
-    given |= {"video_metadata": [v.metadata for v in videos]}
+    """What the HF processor makes of the same prompt."""
+    videos = [m for m in prompt.media if isinstance(m, Video)]
+    if videos and hasattr(model.processor.video_processor, "temporal_patch_size"):
+        videos = [v.paired() for v in videos]
+    heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
+    given = {"audio": heard} if heard else {}
+    if videos and "omni" in type(model.processor).__name__.lower():
+        size = dict(model.processor.video_processor.size)  # else the class's own default
+        fps = len(videos[0].frames) / videos[0].duration
+        own = {"fps": fps, "do_sample_frames": False, "size": size}
+        given |= {"videos": [v.frames for v in videos], "videos_kwargs": own}
+    elif videos:
+        given |= {"videos": [v.frames for v in videos], "do_sample_frames": False}
+        given |= {"video_metadata": [v.metadata for v in videos]}
+    if "image" in model.family.kinds:
+        given["images"] = list(prompt.images) or None
     begun = prompt.text.startswith(model.processor.tokenizer.bos_token or "\0")
     return model.processor(
-        text=[prompt.text],
-        images=list(prompt.images) or None,
-        **(given if videos else {}),
-        add_special_tokens=not begun,
-        return_tensors="pt",
+        text=[prompt.text], **given, add_special_tokens=not begun, return_tensors="pt"
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from helpers.held_bytes import HeldBytes
+from helpers.media_cases import prompts_of
 from helpers.prompts import ask, image
 from helpers.row_facts import RowFacts, facts_of
 from helpers.small import CORPUS, advantages, mixed_batch, model_config
@@ -62,6 +63,8 @@ class Case:
     """The loss knows of its rows whatever it can."""
     videos: bool = False
     """The prompts show a video, an image and a video, nothing and an image."""
+    medium: str = ""
+    """If not empty, all but the third show this kind of media, and the third nothing."""
     dealt: bool = False
     """The groups go to other homes before the update, from ranks that alone have their media."""
     routed: bool = False
@@ -114,6 +117,12 @@ CASES = {
     "row facts": Case(homes=(0, 0, 1, 0), micro_tokens=150, row_facts=True, updates=2),
     "dealt from one rank": Case(homes=(1, 1, 1, 1), micro_tokens=1, dealt=True, updates=2),
     "deepstack": Case(model={"family": "qwen3_vl"}, homes=(0, 0, 1, 0), micro_tokens=1),
+    "one of several towers, one rank sees text only": Case(
+        model={"family": "gemma4"}, homes=(0, 0, 1, 0), micro_tokens=1, medium="audio"
+    ),
+    "weights that nothing reads, one rank sees text only": Case(
+        model={"family": "llava_onevision"}, homes=(0, 0, 1, 0), micro_tokens=1
+    ),
     "experts": Case(model={"family": "qwen3_vl_moe"}, homes=(0, 0, 1, 0), micro_tokens=1, kl=0.1),
     "experts beside shared ones": Case(
         model={"family": "glm4v_moe"}, homes=(0, 0, 1, 0), micro_tokens=1
@@ -173,12 +182,24 @@ def with_videos(policy: Policy) -> tuple[Prompt, ...]:
     return tuple(ask(policy, *m, text="Where?" + " red" * i) for i, m in enumerate(media))
 
 
+def with_medium(policy: Policy, medium: str) -> tuple[Prompt, ...]:
+    """Prompts of one kind of media, the third of text only."""
+    first, second = prompts_of(policy, medium)
+    return (first, second, prompts_of(policy, "text")[0], first)
+
+
 def rollouts(
-    policy: Policy, homes: tuple[int, ...], group: int = 3, videos: bool = False
+    policy: Policy,
+    homes: tuple[int, ...],
+    group: int = 3,
+    videos: bool = False,
+    medium: str = "",
 ) -> Rollouts:
     """Completions of random ids and lengths for prompts with and without media."""
     rng = random.Random(0)
     prompts = with_videos(policy) if videos else mixed_batch(policy).prompts
+    if medium:
+        prompts = with_medium(policy, medium)
     prompts = tuple(replace(p, home=home) for p, home in zip(prompts, homes, strict=True))
     return completed(prompts, rng, group)
 
@@ -228,7 +249,7 @@ def trained(policy: Policy, case: Case, folder: Path, steps: int = 2) -> dict[st
     """Train for some steps; the metrics of the last."""
     if case.kl:
         policy.keep_reference(folder / "reference.safetensors")
-    drawn = rollouts(policy, case.homes, videos=case.videos)
+    drawn = rollouts(policy, case.homes, videos=case.videos, medium=case.medium)
     if case.routed:
         drawn = with_experts(drawn)
     for step in range(steps):

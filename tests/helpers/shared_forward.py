@@ -13,6 +13,7 @@ from vlmrl.schema import MicroBatch
 
 LOGPROBS, GRADIENT = 2e-6, 1e-5
 """What rounding may do in float32: log-probs absolutely, gradients relative to their norm."""
+TEMPERATURE = 0.9
 
 
 def micro_batch(made, images=(1, 2, 0, 1), counts=(3, 2, 4, 1), longest=7, seed=0):
@@ -40,20 +41,29 @@ def micro_batch(made, images=(1, 2, 0, 1), counts=(3, 2, 4, 1), longest=7, seed=
 def numbers(made, micro, shared):
     """Log-probs, entropies, and the gradient of a weighted sum of both."""
     logprobs, entropy = completion_logprobs(
-        made.base, made.family, micro, 0.9, made.pad_id, shared, entropy_gradient=True
+        made.base, made.family, micro, TEMPERATURE, made.pad_id, shared, entropy_gradient=True
     )
-    signs = torch.randn(micro.mask.shape, generator=torch.Generator().manual_seed(1))
+    return logprobs.detach(), entropy.detach(), gradient(made, logprobs, entropy)
+
+
+def gradient(made, logprobs, entropy):
+    """The gradient of a weighted sum of log-probs and entropies [B, T], flat."""
+    signs = torch.randn(logprobs.shape, generator=torch.Generator().manual_seed(1))
     total = (logprobs * signs + 0.3 * entropy * signs.flip(-1)).sum()
     grads = torch.autograd.grad(total, made.trainable, allow_unused=True)
-    flat = torch.cat([g.flatten() for g in grads if g is not None])
-    return logprobs.detach(), entropy.detach(), flat
+    return torch.cat([g.flatten() for g in grads if g is not None])
 
 
 def gaps(made, micro):
     """Largest difference of the log-probs, relative difference of the gradients."""
     plain, shared = numbers(made, micro, False), numbers(made, micro, True)
-    logprobs = (shared[0] - plain[0]).abs().max().item()
-    return logprobs, ((shared[2] - plain[2]).norm() / plain[2].norm()).item()
+    return distance(plain, shared)
+
+
+def distance(expected, found):
+    """Largest difference of the log-probs, relative difference of the gradients, of two `numbers`."""
+    logprobs = (found[0] - expected[0]).abs().max().item()
+    return logprobs, ((found[2] - expected[2]).norm() / expected[2].norm()).item()
 
 
 def with_live_adapter(made):

@@ -15,11 +15,24 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
+SERVED_TEXT = {"gemma4": {"hidden_size_per_layer_input": 0}}
+"""In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""
 SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
 
 
 def engine_for(made, **options):
     return Vllm(enforce_eager=True, **SMALL, **options).start(made)
+
+
+def served_policy(name):
+    """A policy of a family with what vLLM has built in: audio of 30 seconds, no embeddings for each layer."""
+    if name == "qwen2_audio":
+        return listening_policy()
+    text = {**TEXT, **SERVED_TEXT.get(name, {})}
+    config = ModelConfig(build=BuildConfig(family=name, text=text, vocab_size=320))
+    made = Policy(*load_model(config, CORPUS, seed=0), config)
+    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
+    return made
 
 
 def set_options(engine, **options):

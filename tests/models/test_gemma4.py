@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from helpers.prompts import ask, ask_about_images, image, logits
+from helpers.prompts import ask, ask_about_images, hf_inputs, image, logits
 from helpers.shared_forward import (
     GRADIENT,
     LOGPROBS,
@@ -23,8 +23,6 @@ from vlmrl.models.loading import Loaded, load_model
 from vlmrl.parts.families.gemma4 import Gemma4
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
-from vlmrl.schema import Prompt
-from vlmrl.schema.media import Audio, Video
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
 SHARING = {
@@ -83,26 +81,11 @@ def policy_of(kind: str, **fields: object) -> Policy:
     return made
 
 
-def theirs(model: Loaded | Policy, prompt: Prompt) -> dict[str, torch.Tensor]:
-    """What the HF processor makes of a prompt."""
-    videos = [m for m in prompt.media if isinstance(m, Video)]
-    return model.processor(
-        text=[prompt.text],
-        images=list(prompt.images) or None,
-        videos=[v.frames for v in videos] or None,
-        audio=[m.samples for m in prompt.media if isinstance(m, Audio)] or None,
-        **({"video_metadata": [v.metadata for v in videos]} if videos else {}),
-        **({"do_sample_frames": False} if videos else {}),
-        add_special_tokens=False,
-        return_tensors="pt",
-    )
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_videos_and_audio_are_encoded_and_computed_as_by_transformers(case: str) -> None:
     model = loaded("gemma4")
     made = ask(model, *CASES[case]())
-    inputs = theirs(model, made)
+    inputs = hf_inputs(model, made)
     assert list(made.encoded.ids) == inputs["input_ids"][0].tolist()
     for name, tensor in made.encoded.tensors.items():
         assert torch.equal(tensor, inputs[name]), name
@@ -128,7 +111,7 @@ def test_each_kind_of_checkpoint_computes_as_transformers(
     model = built(kind)
     made = ask_about_images(model, *sizes)
     with torch.no_grad():
-        expected = model.model(**theirs(model, made)).logits
+        expected = model.model(**hf_inputs(model, made)).logits
     torch.testing.assert_close(logits(model, [made]), expected, **CLOSE)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from helpers.prompts import ask, image, logits
+from helpers.prompts import ask, hf_inputs, image, logits
 from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
 from helpers.small import CORPUS, audio, loaded, model_config, policy
 from helpers.videos import video
@@ -18,7 +18,6 @@ from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring.run_checks import measure_parity
 from vlmrl.schema import PromptBatch
-from vlmrl.schema.media import Audio, Video
 
 NAMES = ("qwen2_5_omni", "qwen3_omni_moe")
 each_family = pytest.mark.parametrize("name", NAMES)
@@ -37,18 +36,6 @@ def mixed(name):
         ask(model, video(4, size=(84, 56)), image((84, 84)), audio(2.1)),
         ask(model, video(8, size=(84, 56), fps=3.0), image((56, 84)), audio(1.0)),
     ]
-
-
-def hf_inputs(model, prompt):
-    videos = [m for m in prompt.media if isinstance(m, Video)]
-    heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
-    given = {"images": list(prompt.images)} if prompt.images else {}
-    given |= {"audio": heard} if heard else {}
-    if videos:
-        size = dict(model.processor.video_processor.size)  # else the class's own default
-        given["videos"] = [c.frames for c in videos]
-        given["videos_kwargs"] = {"fps": videos[0].fps, "do_sample_frames": False, "size": size}
-    return model.processor(text=[prompt.text], return_tensors="pt", **given)
 
 
 @each_family

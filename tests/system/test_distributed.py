@@ -67,7 +67,10 @@ def test_two_ranks_give_the_update_of_one(strategy, name, by_two, tmp_path):
     for found in (of_rank[strategy] for of_rank in by_two):
         assert found[name]["weights"].keys() == alone["weights"].keys()
         for key, value in alone["weights"].items():
-            assert (found[name]["weights"][key] - value).abs().max() <= close, key
+            sharded = found[name]["weights"][key]
+            # Bounds of Gemma 4's layers are infinite.
+            gap = (sharded - value).abs().where(sharded != value, 0.0)
+            assert gap.max() <= close, key
         for key, value in alone["metrics"].items():
             assert found[name]["metrics"][key] == pytest.approx(value, rel=relative, abs=1e-5), key
 

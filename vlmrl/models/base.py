@@ -57,7 +57,10 @@ class Family:
     lora_targets: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Tower -> last parts of the names of its linear layers."""
     decoder_layers: ClassVar[tuple[str, ...]] = ()
-    """Paths of the lists of layers that FSDP and gradient checkpointing wrap, the language model's first."""
+    """Paths of the lists of layers that FSDP and gradient checkpointing wrap, the language model's first, the
+    towers' in the order in which they run; a checkpoint may lack a tower."""
+    unread: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the names of weights that no forward reads: they never have a gradient."""
     shared: ClassVar[bool] = False
     """Whether all layers attend through transformers' registries, or are delta-nets that masks can lead.
 

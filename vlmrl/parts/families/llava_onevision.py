@@ -56,6 +56,7 @@ class LlavaOnevision(SiglipFamily):
         "projector": ("model.multi_modal_projector.", "model.image_newline"),
     }
     tensor_names: ClassVar[tuple[str, ...]] = ("pixel_values", "image_sizes")
+    unread: ClassVar[tuple[str, ...]] = ("model.vision_tower.post_layernorm.",)
     images_in_tiles: ClassVar[bool] = True
     small: ClassVar[SmallImageModel] = SmallImageModel(
         model="LlavaOnevisionForConditionalGeneration",

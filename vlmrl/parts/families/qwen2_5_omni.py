@@ -92,6 +92,7 @@ class Qwen25Omni(MropeFamily):
         f"{VISION_PATH}.blocks",
         f"{AUDIO_PATH}.layers",
     )
+    unread: ClassVar[tuple[str, ...]] = (f"{AUDIO_PATH}.audio_bos_eos_token.",)
 
     saves_exports: ClassVar[bool] = True
     unserved_videos: ClassVar[str] = (
