@@ -45,6 +45,7 @@ ELSEWHERE = {
     "staged_lengths": "trains for minutes on each seed",
     "acting": "trains for minutes on each seed",
     "quickstart": "trains the quickstart four times",
+    "quickstart_cost": "trains the quickstart of several commits",
     "think_or_not": "trains for minutes on each seed",
     "photos": "trains for minutes on each seed",
     "race": "trains for minutes on each seed; its parts are in test_race.py",
