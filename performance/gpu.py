@@ -47,6 +47,7 @@ def main() -> None:
     from gpu_day.checks import CHECKS
     from gpu_day.day import Day
     from gpu_day.device import ON_GPU, describe
+    from gpu_day.eight_cards import describe_paper
     from gpu_day.report import Report
     from gpu_day.run import run_checks
 
@@ -55,7 +56,9 @@ def main() -> None:
     listed = [f"  {c.name} ({c.minutes:g} minutes): {c.question} {c.missing}" for c in CHECKS]
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog="\n".join(["checks, in order of worth:", *listed]),
+        epilog="\n".join(
+            ["checks, in order of worth:", *listed, "", "on paper, for 8 cards:", *describe_paper()]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minutes", type=float, default=25, help="of the clock, for all checks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,13 +58,15 @@ def make_policy(
 # --------------------------------------------------------------------------------- what is computed
 
 
-def micro_batch(policy: Policy, case: Case, ids: range = BYTES) -> MicroBatch:
-    """One group with random completions."""
+def micro_batch(
+    policy: Policy, case: Case, ids: Sequence[int] = BYTES, prompt: Prompt | None = None
+) -> MicroBatch:
+    """One group with random completions of these ids, to a prompt or to an image's."""
     generator = torch.Generator().manual_seed(0)
     shape = (case.group, case.completion)
-    drawn = torch.randint(ids.start, ids.stop, shape, generator=generator)
+    drawn = torch.tensor(ids)[torch.randint(len(ids), shape, generator=generator)]
     return MicroBatch(
-        prompts=(image_prompt(policy, case.prompt),),
+        prompts=(prompt or image_prompt(policy, case.prompt),),
         group=torch.zeros(case.group, dtype=torch.long),
         token_ids=drawn,
         mask=torch.ones(shape, dtype=torch.bool),

@@ -3,13 +3,13 @@
     python performance/race.py --tasks shapes --seeds 0 1 2 --runs runs/race --out performance/results/race.md
     python performance/race.py --swift path/to/a/python/with/ms-swift
 
-All load the same folder, written by `vlmrl export` after a cold start, and train all of it in float32 on
-the same rows with the same rewards (the others through our adaptors), groups, prompts, lengths, learning
-rate, AdamW and loss. They take turns, step by step, with one thread each. Every trainer's checkpoints of
-the same steps are then evaluated by ours, greedily, on the same held-out rows. The value to reach is the
-highest that all reach; a trainer has reached it at its first checkpoint that has it. Seconds are those of
-the steps until then, the saving of earlier checkpoints included and starting not; memory is the most of the
-process and of those that it starts, imports included.
+All load the same folder, written by `vlmrl export` after a cold start, and train all of it in float32
+(`--dtype bfloat16`: computed in that) on the same rows with the same rewards (the others through our
+adaptors), groups, prompts, lengths, learning rate, AdamW and loss. They take turns, step by step, with one
+thread each. Every trainer's checkpoints of the same steps are then evaluated by ours, greedily, on the same
+held-out rows. The value to reach is the highest that all reach; a trainer has reached it at its first
+checkpoint that has it. Seconds are those of the steps until then, the saving of earlier checkpoints
+included and starting not; memory is the most of the process and of those that it starts, imports included.
 
 The tasks are the configs `configs/race_*.yaml` beside this file; `race_arms/` holds how the others are
 called. A trainer that fails is in the table with its error. What is finished is read, not run again: a
@@ -70,13 +70,17 @@ def main() -> None:
     parser = over_seeds(__doc__, "runs/race")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--steps", type=int, help="absent: as the configs say")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="computed in"
+    )
     parser.add_argument("--swift", help="a Python that has ms-swift; absent: without it")
     asked = parser.parse_args()
     runs = asked.runs.absolute()
     table, curves = (head(columns) for columns in COLUMNS)
     for task in asked.tasks:
         for seed in asked.seeds:
-            changes = [f"run.seed={seed}", *([f"run.steps={asked.steps}"] if asked.steps else [])]
+            changes = [f"run.seed={seed}", f"model.dtype={asked.dtype}"]
+            changes += [f"run.steps={asked.steps}"] if asked.steps else []
             file, folder = CONFIGS / f"race_{task}.yaml", runs / f"{task}-{seed}"
             heat = Heat(file, folder, changes, TASKS[task].forward)
             cold = cold_start(task, seed, runs)

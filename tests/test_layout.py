@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,10 @@ import pytest
 from vlmrl import plugins
 
 ROOT = Path(__file__).parent.parent
-PLAIN_LINES = 26_200
-"""Lines of the package that `vlmrl train` may load before any part: what only some configs ask for is
-imported where it is built."""
+sys.path.append(str(ROOT / "performance"))
+import startup  # noqa: E402
+
+LINES: dict[str, int] = startup.read_budget()["lines"]
 HEAVY = {"torch", "transformers", "trl", "peft", "vllm"}
 
 
@@ -29,15 +29,10 @@ def test_verifiers_and_cards_import_without_torch() -> None:
     assert run_python(program).strip() == "[]"
 
 
-def test_a_plain_run_loads_half_of_the_package() -> None:
-    files = "[f for m in sys.modules.values() if (f := getattr(m, '__file__', None))]"
-    program = f"import sys, vlmrl.assemble.lifecycle; print(*{files}, sep=chr(10))"
-    rooms: Counter[str] = Counter()
-    for file in map(Path, run_python(program).splitlines()):
-        if file.suffix == ".py" and file.is_relative_to(ROOT / "vlmrl"):
-            lines = len(file.read_text(encoding="utf-8").splitlines())
-            rooms[file.relative_to(ROOT / "vlmrl").parts[0]] += lines
-    assert 0 < rooms.total() <= PLAIN_LINES, rooms.most_common()
+@pytest.mark.parametrize("program", LINES)
+def test_no_program_loads_more_lines_than_the_budget_has(program: str) -> None:
+    rooms = startup.loaded_lines(program)
+    assert 0 < sum(rooms.values()) <= LINES[program], rooms
 
 
 def test_hugging_face_datasets_wins_in_the_checkout() -> None:

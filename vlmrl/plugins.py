@@ -128,17 +128,17 @@ def reference(kind: str, name: str) -> str:
         return name
     if name.endswith(".py"):
         raise UserError(f"{kind} {name!r}: say which of its parts, as in '{name}:Name'")
-    if name in (ours := shipped(kind)):
+    file = next((file for file in _files(kind) if file.stem == name), None)
+    if file and class_name(name) in _classes(file):
         return f"{KINDS[kind]}.{name}:{class_name(name)}"
-    if name in (theirs := added(kind)):
-        return theirs[name].reference
-    for file in _files(kind):
-        if file.stem == name:
-            raise UserError(
-                f"{kind} {name!r}: {file.parent.name}/{file.name}: expected a class named "
-                f"{class_name(name)}, got {', '.join(_classes(file)) or 'no class'}"
-            )
-    raise UserError(f"no {kind} is named {name!r}{nearest(name, sorted([*ours, *theirs]))}")
+    if part := added(kind).get(name):
+        return part.reference
+    if file:
+        raise UserError(
+            f"{kind} {name!r}: {file.parent.name}/{file.name}: expected a class named "
+            f"{class_name(name)}, got {', '.join(_classes(file)) or 'no class'}"
+        )
+    raise UserError(f"no {kind} is named {name!r}{nearest(name, names(kind))}")
 
 
 def check(kind: str, name: str) -> None:

@@ -25,8 +25,8 @@ def page() -> str:
         lines += [f"## `{path}`" if path else "## Top level", ""]
         lines += [escape(" ".join((section.__doc__ or "").split())), ""] if path else []
         lines += header("key", "type", "default", "description")
-        for name, field in section.model_fields.items():
-            key = help_of_field(f"{path}.{name}".lstrip("."), field)
+        for name in section.model_fields:
+            key = help_of_field(f"{path}.{name}".lstrip("."), section, name)
             default = key.default if key.default == "required" else code(key.default)
             lines.append(row(code(key.path), code(key.type), default, escape(key.description)))
         lines.append("")

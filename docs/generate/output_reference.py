@@ -6,9 +6,9 @@ import dataclasses
 import inspect
 import typing
 
-from part_pages import field_docstrings
 from tables import code, escape, header, row
 
+from vlmrl.config.docstrings import field_docstrings
 from vlmrl.config.key_help import type_text
 from vlmrl.runs.output import events
 
@@ -34,6 +34,6 @@ def page() -> str:
         lines += header("key", "type", "what it is")
         for field in dataclasses.fields(event):
             kind_of = type_text(types[field.name])
-            lines.append(row(code(field.name), kind_of, told.get(field.name, "")))
+            lines.append(row(code(field.name), kind_of, escape(told.get(field.name, ""))))
         lines.append("")
     return "\n".join(lines)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import itertools
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +14,7 @@ from tables import code, escape, header, row
 
 from vlmrl import plugins
 from vlmrl.answers import templates
+from vlmrl.config.docstrings import field_docstrings
 from vlmrl.config.key_help import type_text, value_text
 from vlmrl.data.sampler import AdaptiveSampler
 from vlmrl.features.check.list_parts import first_sentence
@@ -131,21 +129,10 @@ def _options(plugin: type) -> list[str]:
     lines = ["## Options", "", *header("option", "type", "default", "what it is")]
     for key, option in options.items():
         default = "required" if option.required else code(value_text(option.default))
-        lines.append(row(code(key), code(type_text(option.type)), default, told.get(key, "")))
+        lines.append(
+            row(code(key), code(type_text(option.type)), default, escape(told.get(key, "")))
+        )
     return [*lines, ""]
-
-
-def field_docstrings(plugin: type) -> dict[str, str]:
-    """Return the string below each field of a class and its bases, by the field's name."""
-    found: dict[str, str] = {}
-    for cls in reversed(plugin.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in itertools.pairwise(tree.body):
-            is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if is_field and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                found[field.target.id] = escape(inspect.cleandoc(str(below.value.value)))
-    return found
 
 
 def split_docstring(plugin: type) -> tuple[list[str], dict[str, str]]:

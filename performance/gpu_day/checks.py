@@ -9,11 +9,13 @@ from importlib.util import find_spec
 from gpu_day.attention import attention
 from gpu_day.day import Day
 from gpu_day.decode import decode, shortcuts, vllm
+from gpu_day.families import families
 from gpu_day.forecast import forecast
 from gpu_day.low_bits import low_bits
 from gpu_day.parity import parity
 from gpu_day.report import Row
 from gpu_day.steps import steps
+from gpu_day.trainings import race, trainings
 from gpu_day.updates import updates
 
 
@@ -38,6 +40,9 @@ CHECKS = (
     Check("parity", "How far is bfloat16 from float32, in every forward?", 2, parity),
     Check("update", "What does an update take, and how much of the card does it use?", 4, updates),
     Check("step", "How long is a step compared with TRL's?", 5, steps, ("trl", "datasets")),
+    Check("families", "How far is bfloat16 from float32 in the newer families?", 2, families),
+    Check("shortcuts", "What do 8 bits and guesses gain in vLLM?", 5, shortcuts, ("vllm",)),
+    Check("trainings", "What is a step with 8 bits, guesses, servers, streaming?", 5, trainings),
     Check("attention", "What does a flash kernel gain in the shared forward?", 3, attention),
     Check("forecast", "Is the forecast of memory right?", 4, forecast, ("peft",)),
     Check(
@@ -47,6 +52,6 @@ CHECKS = (
     Check(
         "vllm", "What does vLLM beside the trainer gain, and does it make room?", 4, vllm, ("vllm",)
     ),
-    Check("shortcuts", "What do 8 bits and guesses gain in vLLM?", 6, shortcuts, ("vllm",)),
+    Check("race", "Who is sooner as good in bfloat16, TRL or we?", 10, race, ("trl", "datasets")),
 )
 """Add one here: a function that takes the day and yields rows."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from vlmrl import config
 from vlmrl.config import Config
 
@@ -74,6 +76,8 @@ def _options(heat: Heat, given: Mapping[str, Any]) -> list[str]:
         "max_steps": settings.run.steps,
         "save_steps": settings.run.save_every,
         "seed": settings.run.seed,
+        "bf16": settings.model.dtype == "bfloat16",
+        "use_cpu": not torch.cuda.is_available(),
     }
     return [word for key, value in {**task, **given}.items() for word in (f"--{key}", str(value))]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from vlmrl.assemble.validate import load_valid
 from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.models.loading import load_model
 
@@ -30,27 +32,61 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
 
 
+LONG = ("families", "trainings", "race")
+
+
 @pytest.mark.slow
 def test_a_dry_run_answers_every_question_or_says_why_not(tmp_path: Path) -> None:
     from gpu_day.checks import CHECKS
 
     # The steps are in test_performance.py; TRL alone takes long to import.
-    asked = [check.name for check in CHECKS if check.name != "step"]
+    require_answers([c.name for c in CHECKS if c.name not in ("step", *LONG)], tmp_path)
+    page = (tmp_path / "gpu.md").read_text()
+    assert f"torch: {torch.__version__}" in page
+    assert "the trainer's check of shared: passes" in page
+
+
+@pytest.mark.nightly
+def test_a_dry_run_takes_every_family_and_trains_in_every_way(tmp_path: Path) -> None:
+    from gpu_day.families import FAMILIES
+    from gpu_day.trainings import TRAININGS
+
+    require_answers(LONG, tmp_path)
+    rows = [line["row"] for line in lines_of(tmp_path) if "row" in line]
+    assert {row["family"] for row in rows if "family" in row} == {*FAMILIES}
+    trained = {row["training"]: row["s a step"] for row in rows if "training" in row}
+    assert [*trained] == [training.name for training in TRAININGS]
+    assert float(trained["engine hf"]) > 0
+
+
+def test_the_configs_of_the_day_are_valid() -> None:
+    from gpu_day.eight_cards import PAPER_CHECKS
+    from gpu_day.trainings import BASE, TRAININGS
+
+    for training in TRAININGS:
+        load_valid("quickstart", [*BASE, *training.overrides])
+    for check in PAPER_CHECKS:
+        words = shlex.split(check.command)
+        name, *overrides = words[words.index("train") + 1 :]
+        load_valid(name, overrides)
+
+
+def require_answers(asked: Sequence[str], tmp_path: Path) -> None:
+    """Run these checks dry; each must have rows and be done, or say what is not installed."""
+    from gpu_day.checks import CHECKS
+
     command = [sys.executable, str(FOLDER / "gpu.py"), "--dry-run", "--out", str(tmp_path)]
     command += ["--minutes", "60", "--only", *asked]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr
     ends = {line["check"]: line["end"] for line in lines_of(tmp_path) if "end" in line}
-    assert list(ends) == asked
+    assert list(ends) == [*asked]
     with_rows = {line["check"] for line in lines_of(tmp_path) if "row" in line}
     for check in CHECKS:
         if check.name in asked:
             assert ends[check.name] == (f"skipped: {check.missing}." if check.missing else "done.")
             assert (check.name in with_rows) is not bool(check.missing)
-    page = (tmp_path / "gpu.md").read_text()
-    assert f"torch: {torch.__version__}" in page
-    assert "the trainer's check of shared: passes" in page
 
 
 def day_of(folder: Path, *checks: Any, minutes: float = 1.0) -> tuple[list[str], str]:

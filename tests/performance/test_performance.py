@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ SMALL = {
     "intervals": "--draws 2",
     "guests": "--requests 20 --slow 6 --pause 0.5",
     "growth": "--only read_choice",
+    "exponents": "--only 'images: prompt' --most 4",
 }
 ELSEWHERE = {
     "rollout": "test_rollout_vllm.py",
@@ -45,6 +47,7 @@ ELSEWHERE = {
     "staged_lengths": "trains for minutes on each seed",
     "acting": "trains for minutes on each seed",
     "quickstart": "trains the quickstart four times",
+    "quickstart_cost": "trains the quickstart of several commits",
     "think_or_not": "trains for minutes on each seed",
     "photos": "trains for minutes on each seed",
     "race": "trains for minutes on each seed; its parts are in test_race.py",
@@ -61,7 +64,7 @@ ELSEWHERE = {
 
 
 def run(name: str) -> str:
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *SMALL[name].split()]
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *shlex.split(SMALL[name])]
     done = subprocess.run(
         command,
         capture_output=True,

@@ -13,6 +13,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from vlmrl.config import tree
+from vlmrl.config.docstrings import field_docstrings
 from vlmrl.config.section import MayChange, Section, section_in
 from vlmrl.config.whole import Config
 
@@ -47,7 +48,7 @@ def help_of(path: str) -> KeyHelp | None:
             break
         else:
             field = section.model_fields[part]
-            nearest = help_of_field(known, field)
+            nearest = help_of_field(known, section, part)
             section = section_in(field.annotation)
             is_named = typing.get_origin(field.annotation) is dict
     return nearest
@@ -56,9 +57,9 @@ def help_of(path: str) -> KeyHelp | None:
 def all_keys() -> list[KeyHelp]:
     """Return the help of every key, as the page of config keys lists them."""
     return [
-        help_of_field(f"{path}.{name}".lstrip("."), field)
+        help_of_field(f"{path}.{name}".lstrip("."), section, name)
         for path, section in sections()
-        for name, field in section.model_fields.items()
+        for name in section.model_fields
     ]
 
 
@@ -80,8 +81,9 @@ def sections() -> Iterator[tuple[str, type[Section]]]:
         queue = inner + queue
 
 
-def help_of_field(path: str, field: FieldInfo) -> KeyHelp:
-    """Return the help of the key at a path, whose type has its bounds: `int, ≥ 1, or a schedule`."""
+def help_of_field(path: str, section: type[Section], name: str) -> KeyHelp:
+    """Return the help of a section's key, at a path; its type has its bounds: `int, ≥ 1, or a schedule`."""
+    field = section.model_fields[name]
     bounds = [
         f", {sign} {getattr(rule, key)}"
         for rule in field.metadata
@@ -90,7 +92,7 @@ def help_of_field(path: str, field: FieldInfo) -> KeyHelp:
     ]
     changes = any(isinstance(rule, MayChange) for rule in field.metadata)
     kind = _kind(field.annotation) + "".join(bounds) + (", or a schedule" if changes else "")
-    return KeyHelp(path, kind, _default(field), field.description or "")
+    return KeyHelp(path, kind, _default(field), field_docstrings(section).get(name, ""))
 
 
 def _kind(annotation: Any) -> str:

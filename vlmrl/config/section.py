@@ -73,10 +73,20 @@ class Section(BaseModel):
     a dump the schedule itself.
     """
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     _schedules: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        # Here, as pydantic's `use_attribute_docstrings` would read the sources at each import.
+        from vlmrl.config.docstrings import field_docstrings
+
+        tree: dict[str, Any] = handler(core)
+        described = field_docstrings(cls)
+        for key, form in handler.resolve_ref_schema(tree).get("properties", {}).items():
+            if key in described:
+                form["description"] = described[key]
+        return tree
 
     @classmethod
     def may_change(cls, key: str) -> bool:
@@ -151,7 +161,7 @@ class Named(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string"}, handler(core)]}
+        return {"anyOf": [{"type": "string"}, super().__get_pydantic_json_schema__(core, handler)]}
 
 
 class PluginRef(Named):

@@ -286,9 +286,10 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
 
 def is_data(name: str) -> bool:
     """Return whether a name means a data file or folder, there or not; a card's name never does."""
-    if ":" in name or name.endswith(".py") or name in plugins.names("card"):
+    if ":" in name or name.endswith(".py"):
         return False
-    return "/" in name or Path(name).suffix in FORMATS or Path(name).exists()
+    is_path = "/" in name or Path(name).suffix in FORMATS or Path(name).exists()
+    return is_path and name not in plugins.names("card")
 
 
 def open_target(

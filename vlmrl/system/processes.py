@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import psutil
-
 # --------------------------------------------------------------------------------------------------
 # What a process may allocate, and what it keeps of what it frees; all of it on Linux alone.
 
@@ -44,6 +42,8 @@ def limit_memory(size: int) -> None:
     """Make allocations of more than `size` bytes from now on fail, for the rest of the process."""
     if sys.platform == "linux":
         import resource
+
+        import psutil  # few processes are limited, all import this file
 
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         used = psutil.Process().memory_info().data

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -15,6 +16,16 @@ from vlmrl.errors import FAILED, UserError
 if TYPE_CHECKING:
     from vlmrl.data.source import Source
     from vlmrl.schema import Sample, Space
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Leave garbage alone, inside: imports make none, and looking for it is a tenth of a short command."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -62,14 +73,15 @@ def list_(
     - `vlmrl list truths`
     - `vlmrl list configs`
     """
-    from vlmrl.features.check import list_parts
+    with _collecting_nothing():
+        from vlmrl.features.check import list_parts
 
-    if what == "configs":
-        lines = list_parts.describe_configs(name)
-    elif what == "benchmarks":
-        lines = list_parts.describe_benchmarks(name)
-    else:
-        lines = list_parts.describe(KINDS[what], name)
+        if what == "configs":
+            lines = list_parts.describe_configs(name)
+        elif what == "benchmarks":
+            lines = list_parts.describe_benchmarks(name)
+        else:
+            lines = list_parts.describe(KINDS[what], name)
     print("\n".join(lines))
 
 
@@ -116,13 +128,10 @@ def validate(config: ConfigName, overrides: Overrides = None) -> None:
 
     - `vlmrl config validate my.yaml`
     """
-    gc.disable()  # imports leave nothing to collect: a tenth of the time
-    try:
+    with _collecting_nothing():
         from vlmrl.assemble.validate import describe_questions, load_valid
 
         lines = [*describe_questions(load_valid(config, overrides or ()))]
-    finally:
-        gc.enable()
     print(f"{config}: valid", *lines, sep="\n")
 
 

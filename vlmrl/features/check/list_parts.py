@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from vlmrl import plugins
 from vlmrl.assemble.part_source import read_part
-from vlmrl.config import tree
 from vlmrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ def describe_configs(chosen: str | None = None) -> list[str]:
     Raises:
         UserError: there is no such config.
     """
+    from vlmrl.config import tree  # the sections' models, for this kind alone
+
     paths = tree.shipped()
     if chosen is not None:
         (name,) = _chosen("config", sorted(paths), chosen)
