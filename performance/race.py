@@ -7,8 +7,8 @@ All load the same folder, written by `vlmrl export` after a cold start, and trai
 (`--dtype bfloat16`: computed in that) on the same rows with the same rewards (the others through our
 adaptors), groups, prompts, lengths, learning rate, AdamW and loss. They take turns, step by step, with one
 thread each. Every trainer's checkpoints of the same steps are then evaluated by ours, greedily, on the same
-held-out rows. The value to reach is the highest that all reach; a trainer has reached it at its first
-checkpoint that has it. Seconds are those of the steps until then, the saving of earlier checkpoints
+held-out rows. The value to reach is the highest that all reach after the start; a trainer has reached it at
+its first checkpoint that has it, which may be below the start's. Seconds are those of the steps until then, the saving of earlier checkpoints
 included and starting not; memory is the most of the process and of those that it starts, imports included.
 
 The tasks are the configs `configs/race_*.yaml` beside this file; `race_arms/` holds how the others are
@@ -142,8 +142,9 @@ def value(heat: Heat, model: Path, name: str) -> float:
 
 def lines_of(results: Mapping[str, Result]) -> list[str]:
     """Return a line for each trainer; behind a figure how many times ours it is."""
-    curves = [each["curve"].values() for each in results.values() if "curve" in each]
-    goal = min(map(max, curves), default=0.0)
+    curves = [list(each["curve"].values()) for each in results.values() if "curve" in each]
+    goal = min((max(values[1:]) for values in curves), default=0.0)
+    begin = min((values[0] for values in curves), default=0.0)  # all begin alike
     took = {name: reached(each, goal) for name, each in results.items() if "curve" in each}
     lines = []
     for name, each in results.items():
@@ -154,7 +155,9 @@ def lines_of(results: Mapping[str, Result]) -> list[str]:
         if name != "vlmrl" and "vlmrl" in took:
             ratios = [took[name][key] / (took["vlmrl"][key] or float("nan")) for key in DIGITS]
             figures = [f"{f} ({r:.2f}x)" for f, r in zip(figures, ratios, strict=True)]
-        lines.append(f"{name} | {goal:.3f} | {took[name]['at']:.0f} | {' | '.join(figures)} |")
+        lines.append(
+            f"{name} | {begin:.3f} -> {goal:.3f} | {took[name]['at']:.0f} | {' | '.join(figures)} |"
+        )
     return lines
 
 
@@ -164,7 +167,10 @@ DIGITS = {"step": 2, "cpu": 0, "wall": 0, "peak": 0}
 
 def reached(each: Result, goal: float) -> dict[str, float]:
     """Return the step at which a trainer reached a value, and what it took until then."""
-    stamps, at = each["stamps"], next(n for n, value in each["curve"].items() if value >= goal)
+    stamps, at = (
+        each["stamps"],
+        next(n for n, value in each["curve"].items() if n and value >= goal),
+    )
     cpu, wall = (sum(stamp[key] for stamp in stamps[:at]) for key in ("cpu", "wall"))
     step = sum(stamp["cpu"] for stamp in stamps) / len(stamps)
     peak = max(stamp["peak"] for stamp in stamps)
