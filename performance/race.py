@@ -8,8 +8,9 @@ All load the same folder, written by `vlmrl export` after a cold start, and trai
 adaptors), groups, prompts, lengths, learning rate, AdamW and loss. They take turns, step by step, with one
 thread each. Every trainer's checkpoints of the same steps are then evaluated by ours, greedily, on the same
 held-out rows. The value to reach is the highest that all reach after the start; a trainer has reached it at
-its first checkpoint that has it, which may be below the start's. Seconds are those of the steps until then, the saving of earlier checkpoints
-included and starting not; memory is the most of the process and of those that it starts, imports included.
+its first checkpoint that has it, which may be below the start's. Seconds are those of the steps until then,
+the saving of earlier checkpoints included and starting not; memory is the most of the process and of those
+that it starts, imports included.
 
 The tasks are the configs `configs/race_*.yaml` beside this file; `race_arms/` holds how the others are
 called. A trainer that fails is in the table with its error. What is finished is read, not run again: a
