@@ -18,8 +18,9 @@ from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
 
-def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync():
-    made = listening_policy()
+@pytest.mark.parametrize("seconds", [2, 30])
+def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync(seconds):
+    made = listening_policy(seconds)  # 30 is the length that vLLM has built in
     engine = engine_for(made)
     prompts = [*mixed_batch(made).prompts, *make_probe_prompts(made)]
     assert measure_parity(engine, made, prompts).max_abs < 1e-5  # the engine checks the ids

@@ -62,9 +62,9 @@ def tokens(rollouts):
     return [[c.token_ids for c in group] for group in rollouts.completions]
 
 
-def listening_policy():
-    """A policy of the length that vLLM has built in: 30 seconds."""
-    audio = {"max_source_positions": 1500}
+def listening_policy(seconds=2):
+    """A policy whose encoder takes this many seconds."""
+    audio = {"max_source_positions": 50 * seconds}
     build = BuildConfig(family="qwen2_audio", text=TEXT, audio=audio, vocab_size=320)
     config = ModelConfig(build=build)
     made = Policy(*load_model(config, CORPUS, seed=0), config)

@@ -25,6 +25,9 @@ LOAD_FORMAT = "vlmrl"
 ADAPTER = "policy"
 """Name of the one adapter that is served."""
 
+QWEN2_AUDIO = "Qwen2AudioForConditionalGeneration"
+"""The model of vLLM whose sizes `short_audio` frees."""
+
 MISSING = (
     f"the vllm engines need vLLM: pip install '{DISTRIBUTION}[vllm]'; on a CPU, make venv-vllm"
 )
@@ -62,6 +65,8 @@ def import_vllm() -> ModuleType:
     except ImportError as error:
         raise UserError(f"{MISSING} ({error})") from error
     _register_loader()
+    # By name: vLLM imports its models where it runs them alone, to keep CUDA out of other processes.
+    registry.ModelRegistry.register_model(QWEN2_AUDIO, f"{__package__}.short_audio:{QWEN2_AUDIO}")
     # Warns of layers that have nothing to load; `finish_update` knows them from real ones.
     _quiet("vllm.model_executor.model_loader.reload.layerwise")
     _quiet("vllm.triton_utils.dispatcher")  # warns when a second engine is started
