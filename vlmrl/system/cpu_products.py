@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import DispatchKeySet, Tensor
 
 from vlmrl.errors import UserError
 
@@ -33,12 +33,12 @@ def by_onednn() -> Iterator[None]:
     multiply = torch.ops.mkldnn._linear_pointwise.default
     own_mm, own_addmm = (torch.library.get_kernel(f"aten::{n}", "CPU") for n in ("mm", "addmm"))
 
-    def mm(keys: object, a: Tensor, b: Tensor) -> Tensor:
+    def mm(keys: DispatchKeySet, a: Tensor, b: Tensor) -> Tensor:
         if _is_large(a, b):
             return multiply(_dense(a), _dense(b.t()), None, "none", [], "")
         return own_mm.call_boxed(keys, a, b)
 
-    def addmm(keys: object, bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Tensor:
+    def addmm(keys: DispatchKeySet, bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Tensor:
         if _is_large(a, b) and bias.shape == b.shape[1:] and set(scales.values()) <= {1}:
             return multiply(_dense(a), _dense(b.t()), bias.contiguous(), "none", [], "")
         return own_addmm.call_boxed(keys, bias, a, b, **scales)
