@@ -44,9 +44,8 @@ def by_onednn() -> Iterator[None]:
         return own_addmm.call_boxed(keys, bias, a, b, **scales)
 
     kernels = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings(
-        action="ignore", category=UserWarning
-    ):  # that torch's are replaced
+    # torch warns of kernels that replace others.
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         kernels.impl("mm", mm, "CPU", with_keyset=True)
         kernels.impl("addmm", addmm, "CPU", with_keyset=True)
     try:
