@@ -39,6 +39,7 @@ ELSEWHERE = {
     "launch_overhead": "needs Ray",
     "saves": "writes gigabytes",
     "tables": "a part of the scripts that print tables",
+    "family_parity": "measures every family for minutes; its comparisons are those of the tests",
     "reproduce": "test_reproduce.py",
     "learning": "a part of the scripts that train",
     "new_person": "test_new_person.py",

@@ -199,7 +199,7 @@ def test_a_call_that_takes_too_much_memory_ends_its_worker_and_a_leak_is_bounded
     with DeadlinePool(1, max_memory=200 * 2**20) as pool:
         with pytest.raises(CallFailed, match=r"may not take that much memory \(scoring\."):
             result(pool.submit(bytearray, 400 * 2**20, deadline=20.0))
-        leaks = [pool.submit(_leak, 60 * 2**20, deadline=20.0) for _ in range(5)]
+        leaks = [pool.submit(_leak, 52 * 2**20, deadline=20.0) for _ in range(5)]
         found = [future.exception(timeout=20) is None for future in leaks]
         assert found == [True, True, True, False, True]
 
