@@ -61,9 +61,8 @@ class _Root(torch.nn.Module):
 
 @dataclass(frozen=True)
 class _Tower:
-    """A part that runs only if there are media: module, layers, and its other trained weights."""
+    """A part that runs only if there are media: layers, and its other trained weights."""
 
-    module: torch.nn.Module
     layers: tuple[torch.nn.Module, ...]
     loose: tuple[Place, ...]
 
@@ -129,7 +128,7 @@ class Sharded:
         towers = {path: tower_of(f"{path}.0.", family) for path in inside}
         loose = _loose(model, family, inside.values())
         self._towers = [
-            _Tower(_above(model, path), inside[path], tuple(loose.get(tower, ())))
+            _Tower(inside[path], tuple(loose.get(tower, ())))
             for path, tower in towers.items()
             if tower != "language"
         ]
@@ -175,7 +174,10 @@ class Sharded:
         for projector in {module for module, _ in self._projectors}:
             projector.register_forward_pre_hook(lambda *_: self._project())
         for number, tower in enumerate(self._towers):
-            tower.module.register_forward_pre_hook(lambda *_, n=number: self._enter(n))
+            # Of the first layer, not of the module above: MiniCPM's runs its layers itself.
+            tower.layers[0].register_forward_pre_hook(
+                lambda *_, n=number: self._enter(n), prepend=True
+            )
         for module in language:
             module.register_forward_pre_hook(lambda *_: self._enter(len(self._towers)))
 
