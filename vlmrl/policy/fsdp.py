@@ -194,7 +194,8 @@ class Sharded:
             for layer in tower.layers:
                 x = _without_computing(layer, x)
             self._nothing = self._nothing + x
-        if number < len(self._towers):
+        # One that is left out calls its layers too, without computing.
+        if number < len(self._towers) and number not in self._ran:
             self._ran.add(number)
             if torch.is_grad_enabled():
                 self._trained.add(number)
