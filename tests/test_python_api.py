@@ -132,7 +132,7 @@ def test_verdicts_and_attacks_are_those_of_the_commands(tmp_path: Path) -> None:
     assert report["findings"] == written["findings"] and report["rows"] == written["rows"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     page = (ROOT / "docs/start/python.md").read_text("utf-8")
     examples = re.findall(r'^```python title="([^"]*)"\n(.*?)^```$', page, re.MULTILINE | re.DOTALL)

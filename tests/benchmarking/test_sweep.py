@@ -219,7 +219,7 @@ def end_behind(process: subprocess.Popen[str], file: Path, lines: int, how: int)
     return process.communicate()[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sweep_that_is_stopped_and_killed_ends_as_one_that_was_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,7 +91,9 @@ def config_of(folder: Path, name: str = "mine.yaml") -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", ["yolo", *(pytest.param(f, marks=pytest.mark.nightly) for f in FORMS if f != "yolo")]
+)
 def test_what_is_written_for_a_cpu_trains(tmp_path: Path, form: str) -> None:
     """Data in four forms; of the CSV, whose rows are too few to hold some out, nothing is evaluated."""
     write, task, verifier, card = FORMS[form]

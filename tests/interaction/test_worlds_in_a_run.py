@@ -48,7 +48,13 @@ ACTIONS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "frozen_lake",
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("grid_world", "gui_world")),
+    ],
+)
 def test_a_run_in_a_world_pays_counts_and_writes_its_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -77,7 +77,7 @@ def run(name: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_step_beside_trl() -> None:
     pytest.importorskip("trl")
     ways = [line.split(" | ")[3] for line in run("step").splitlines() if line.startswith("| 64 ")]

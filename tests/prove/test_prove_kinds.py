@@ -98,7 +98,7 @@ def test_a_tool_of_several_turns(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("says_so", [True, False])
+@pytest.mark.parametrize("says_so", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_tool_that_reads_the_clock_is_named(
     says_so: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
