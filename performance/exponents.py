@@ -45,7 +45,7 @@ class Axis:
 
 
 def open_rows(size: int, folder: Path) -> Work:
-    """Open a file of so many rows, and make a sample of one."""
+    """Open a file of `size` rows and make a sample of the row in its middle."""
     from vlmrl.config import SourceConfig
     from vlmrl.data.source import open_source
 
@@ -60,7 +60,7 @@ def open_rows(size: int, folder: Path) -> Work:
 
 
 def draw_rows(size: int, folder: Path) -> Work:
-    """Begin the sampler `prioritised` over so many rows, and draw and learn 20 batches of 16."""
+    """Start the sampler `prioritised` over `size` rows; draw 20 batches of 16 and report their rewards."""
     import numpy as np
     from samplers import LAG, run
 
@@ -74,7 +74,7 @@ def draw_rows(size: int, folder: Path) -> Work:
 
 
 def decode_video(size: int, folder: Path) -> Work:
-    """Read the frames that the config's defaults take of a file of so many seconds, 5 frames each."""
+    """Read a video of `size` seconds, 5 frames a second, as the defaults of the config sample it."""
     import av
     import numpy as np
 
@@ -98,7 +98,7 @@ def decode_video(size: int, folder: Path) -> Work:
 
 
 def prompt_images(size: int, folder: Path) -> Work:
-    """Make a prompt of so many images of 16 tokens."""
+    """Make a prompt of `size` images, 16 tokens each."""
     from groups import make_policy
 
     policy = make_policy()
@@ -106,7 +106,7 @@ def prompt_images(size: int, folder: Path) -> Work:
 
 
 def update_images(size: int, folder: Path) -> Work:
-    """Update by a group of 4 completions of 16 tokens to a prompt of so many images."""
+    """Update on 4 completions of 16 tokens whose prompt has `size` images."""
     from gpu_day.day import ON
     from groups import Case, make_policy, micro_batch, update
 
@@ -116,7 +116,7 @@ def update_images(size: int, folder: Path) -> Work:
 
 
 def images_prompt(policy: Policy, size: int) -> Prompt:
-    """Return a prompt of so many images of 112 pixels a side."""
+    """Return a prompt of `size` images, 112 pixels a side."""
     import numpy as np
     from PIL import Image
 
@@ -130,7 +130,7 @@ def images_prompt(policy: Policy, size: int) -> Prompt:
 
 
 def update_group(size: int, folder: Path) -> Work:
-    """Update by a group of so many completions of 16 tokens to a prompt of 64."""
+    """Update on a group of `size` completions of 16 tokens whose prompt has 64."""
     from gpu_day.day import ON
     from groups import Case, make_policy, micro_batch, update
 
@@ -140,7 +140,7 @@ def update_group(size: int, folder: Path) -> Work:
 
 
 def update_completion(size: int, folder: Path) -> Work:
-    """Update by two completions of so many tokens to a prompt of 64."""
+    """Update on two completions of `size` tokens whose prompt has 64."""
     from gpu_day.day import ON
     from groups import Case, make_policy, micro_batch, update
 
@@ -150,7 +150,7 @@ def update_completion(size: int, folder: Path) -> Work:
 
 
 def generate_completion(size: int, folder: Path) -> Work:
-    """Generate four completions of so many tokens by engine hf."""
+    """Generate four completions of `size` tokens with engine `hf`."""
     from groups import image_prompt, make_policy
 
     from vlmrl.engines.base import Sampling

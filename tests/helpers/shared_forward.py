@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from helpers.small import advantages, mixed_batch, prompt
+from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.logprobs import completion_logprobs
@@ -14,6 +15,13 @@ from vlmrl.schema import MicroBatch
 LOGPROBS, GRADIENT = 2e-6, 1e-5
 """What rounding may do in float32: log-probs absolutely, gradients relative to their norm."""
 TEMPERATURE = 0.9
+TRAININGS: dict[str, dict[str, object]] = {
+    "whole": {},
+    "checkpointing": {"gradient_checkpointing": True},
+    "lora": {"lora": LoraConfig(rank=4, towers=["vision", "projector", "language"])},
+    "frozen": {"freeze": ["vision", "projector"]},
+}
+"""Ways to train a family of images: name -> settings of `model`."""
 
 
 def micro_batch(made, images=(1, 2, 0, 1), counts=(3, 2, 4, 1), longest=7, seed=0):

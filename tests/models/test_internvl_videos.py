@@ -10,10 +10,16 @@ import torch
 from transformers import BatchFeature
 
 from helpers.prompts import ask, ask_about_images, image, logits
-from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
+from helpers.shared_forward import (
+    GRADIENT,
+    LOGPROBS,
+    TRAININGS,
+    gaps,
+    micro_batch,
+    with_live_adapter,
+)
 from helpers.small import advantages, loaded, policy
 from helpers.videos import video
-from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
@@ -133,16 +139,7 @@ def test_placeholders_must_be_those_of_the_media() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "training",
-    [
-        {},
-        {"gradient_checkpointing": True},
-        {"lora": LoraConfig(rank=4, towers=["vision", "projector", "language"])},
-        {"freeze": ["vision", "projector"]},
-    ],
-    ids=["whole", "checkpointing", "lora", "frozen"],
-)
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
 def test_engine_and_shared_forward_are_the_plain_trainers(training: dict[str, object]) -> None:
     made = with_live_adapter(policy("internvl", **training))
     prompts = tuple(ask(made, *CASES[c]()) for c in ("one", "mixed", "two"))

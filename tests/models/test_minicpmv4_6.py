@@ -11,10 +11,16 @@ import torch
 from transformers import AutoModelForMultimodalLM, BatchFeature
 
 from helpers.prompts import ask, ask_about_images, image, logits
-from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
+from helpers.shared_forward import (
+    GRADIENT,
+    LOGPROBS,
+    TRAININGS,
+    gaps,
+    micro_batch,
+    with_live_adapter,
+)
 from helpers.small import advantages, loaded, policy
 from helpers.videos import video
-from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.packing import pack
@@ -134,16 +140,7 @@ def test_files_are_read_by_transformers_with_the_same_logits(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "training",
-    [
-        {},
-        {"gradient_checkpointing": True},
-        {"lora": LoraConfig(rank=4, towers=["vision", "projector", "language"])},
-        {"freeze": ["vision", "projector"]},
-    ],
-    ids=["whole", "checkpointing", "lora", "frozen"],
-)
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
 def test_engine_and_shared_forward_are_the_plain_trainers(training: dict[str, object]) -> None:
     made = with_live_adapter(policy("minicpmv4_6", **training))
     prompts = tuple(prompts_of(made))
