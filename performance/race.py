@@ -84,6 +84,9 @@ def main() -> None:
             changes += [f"run.steps={asked.steps}"] if asked.steps else []
             file, folder = CONFIGS / f"race_{task}.yaml", runs / f"{task}-{seed}"
             heat = Heat(file, folder, changes, TASKS[task].forward)
+            if heat.settings.run.steps < heat.settings.run.save_every:
+                every = heat.settings.run.save_every
+                parser.error(f"--steps: expected at least {every}, the first checkpoint of {task}")
             cold = cold_start(task, seed, runs)
             results = run(heat, cold, asked.swift)
             table += [f"| {task} | {seed} | {line}" for line in lines_of(results)]
