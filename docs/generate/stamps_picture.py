@@ -29,7 +29,7 @@ SEEDS = range(3)
 def draw(file: Path) -> None:
     """Draw a line for each way: a dot for each seed, their mean and its interval."""
     figure, axes = pyplot.subplots(figsize=(7.2, 2.6), layout="constrained")
-    for height, (way, title) in enumerate(WAYS.items()):
+    for height, way in enumerate(WAYS):
         colour = {"number-grpo": "tab:orange", "number-exact": "tab:green"}.get(way, "tab:gray")
         mean = records()["stamps-all"].figures[way]
         assert mean.interval is not None, f"stamps-all/{way} has no interval"
