@@ -3,6 +3,7 @@
     python performance/digits.py --seeds 0 1 2 --runs runs/digits --out performance/results/spoken_digits.md
     python performance/digits.py --config whisper_digits --out performance/results/whisper_digits.md
     python performance/digits.py --config whisper_sequences --out performance/results/whisper_sequences.md
+    python performance/digits.py --config drum_hits --out performance/results/drum_hits.md
 
 The config `spoken_digits`, or another of its task, and beside it from the same cold start: rewards shuffled
 over the batch, more imitation of the files that the cold start imitated, and imitation of the right answers
@@ -34,6 +35,9 @@ ARMS: Mapping[str, Sequence[str]] = {
     "imitation of GRPO's files": (*IMITATION, "sft.sources.0.split=train[50%:]"),
     "rewards shuffled, 25 steps": ("sft=null", "control.shuffle_rewards=true", "run.steps=25"),
 }
+
+WHOLE: Mapping[str, Sequence[str]] = {"drum_hits": ("sft.sources.0.options.missing=0",)}
+"""What makes the demonstrations of a config right where its own are not."""
 
 
 def scores_of(folder: Path, step: int, drawn: str, metric: str) -> np.ndarray:
@@ -92,7 +96,9 @@ def main() -> None:
     parser = over_seeds(__doc__, "runs/digits")
     parser.add_argument("--config", default="spoken_digits")
     options = parser.parse_args()
-    tell("\n".join(table(options.config, ARMS, options)), options.out)
+    right = (*ARMS["imitation of GRPO's files"], *WHOLE.get(options.config, ()))
+    arms = {**ARMS, "imitation of GRPO's files": right}
+    tell("\n".join(table(options.config, arms, options)), options.out)
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def stamps_in(folder: Path) -> list[str]:
-    """Write a few cut-outs, and return the overrides with which the config `stamps` reads them."""
-    path = plugins.load("card", "stamps").write_example(folder)["path"]
+def installed_in(folder: Path, card: str) -> list[str]:
+    """Write a few files as a package installs them; return the overrides with which a config reads them."""
+    path = plugins.load("card", card).write_example(folder)["path"]
     keys = ("data.train.0", "sft.sources.0", "sft.validation.0")
     return [f"{key}.options.path={path}" for key in keys]
 
@@ -68,12 +68,15 @@ SOURCES = {
     "whisper_sequences": {"digits": ["asr", "format"]},
     "smollm_words": {"words": ["exact", "format"]},
     "stamps": {"scenes": ["detection", "format"]},
+    "drum_hits": {"hits": ["asr", "format"]},
     "cards_mixed": {
         "referring": ["box_iou", "class_name", "format"],
         "questions": ["count", "class_name", "format"],
     },
 }
 """Config -> source -> verifiers."""
+INSTALLED = ("stamps", "drum_hits")
+"""Configs whose card, of the same name, reads what a package of Debian installs."""
 
 
 @pytest.mark.slow
@@ -86,8 +89,8 @@ def test_a_shipped_config_takes_two_steps_and_scores_every_source(
     overrides = [f"run.dir={folder}", f"evaluation.limit={limit}", *TINY]
     if load(name).model.build.weights:
         overrides += ["model.build.weights={}"]  # nothing is fetched here
-    if name == "stamps":  # nor are its cut-outs part of the repository
-        overrides += stamps_in(tmp_path)
+    if name in INSTALLED:  # nor are the files of packages part of the repository
+        overrides += installed_in(tmp_path, name)
     settings = load(name, overrides)
     validate(settings)
     summary = lifecycle.train(settings)
@@ -129,7 +132,11 @@ def test_stamps_say_what_to_install_and_offline_which_folder_to_name(tmp_path: P
     run = f"run.dir={tmp_path / 'run'}"
     with pytest.raises(UserError, match="`apt-get install tuxpaint-stamps-default`"):
         lifecycle.train(load("stamps", [run, "data.train.0.options.path=/absent"]))
-    overrides = [run, *stamps_in(tmp_path), "model.build.weights.vision=facebook/not-a-model"]
+    overrides = [
+        run,
+        *installed_in(tmp_path, "stamps"),
+        "model.build.weights.vision=facebook/not-a-model",
+    ]
     with pytest.raises(UserError, match=r"got 'facebook/not-a-model'.* offline, name a folder"):
         lifecycle.train(load("stamps", overrides))
 

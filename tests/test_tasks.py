@@ -76,7 +76,7 @@ TASKS = {
     "audio_events": Task(task_data.audioset_strong, answered(LATE), "qwen2_audio"),
     "transcription": Task(task_data.librispeech, answered("nothing at all"), "qwen2_audio"),
 }
-OTHERS = {"stamps", "smollm_words"}
+OTHERS = {"stamps", "drum_hits", "smollm_words"}
 """Their data or weights come in packages; they have tests of their own."""
 
 
