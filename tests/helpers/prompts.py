@@ -59,6 +59,8 @@ def hf_inputs(model, prompt):
     if videos and hasattr(model.processor.video_processor, "temporal_patch_size"):
         videos = [v.paired() for v in videos]
     heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
+    if type(model.processor).__name__ == "VoxtralProcessor":
+        return voxtral_inputs(model.processor, prompt.text, heard)
     given = {"audio": heard} if heard else {}
     if videos and "omni" in type(model.processor).__name__.lower():
         size = dict(model.processor.video_processor.size)  # else the class's own default
@@ -74,6 +76,23 @@ def hf_inputs(model, prompt):
     return model.processor(
         text=[prompt.text], **given, add_special_tokens=not begun, return_tensors="pt"
     )
+
+
+def voxtral_inputs(processor, text, heard):
+    """The ids of a text with 12.5 tokens a second for each recording, and the HF processor's own chunks of them.
+
+    Its `apply_chat_template` is mistral-common's: `tests/models/test_voxtral_vllm.py`.
+    """
+    chunk = processor.feature_extractor.n_samples
+    first, *others = text.split("[AUDIO]")
+    for samples, behind in zip(heard, others, strict=True):
+        first += "[AUDIO]" * int(-(-len(samples) // chunk) * chunk / 16000 * 12.5) + behind
+    inputs = processor.tokenizer(first, add_special_tokens=False, return_tensors="pt")
+    if heard:
+        own = {**processor.audio_kwargs, "pad_to_multiple_of": chunk}
+        own["max_source_positions"] = chunk // 160
+        inputs["input_features"] = processor._retrieve_input_features(heard, **own)
+    return inputs
 
 
 def logits(model, prompts, rows=None):
