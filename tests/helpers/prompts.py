@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from PIL import Image
+from transformers import ProcessorMixin
 
 from helpers.small import audio
 from helpers.videos import video
@@ -15,6 +16,7 @@ from vlmrl.schema.media import Audio, Video, kind_of
 
 IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
+VOXTRAL = "VoxtralProcessor"
 
 
 def image(size=(84, 56), seed=0):
@@ -59,7 +61,7 @@ def hf_inputs(model, prompt):
     if videos and hasattr(model.processor.video_processor, "temporal_patch_size"):
         videos = [v.paired() for v in videos]
     heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
-    if type(model.processor).__name__ == "VoxtralProcessor":
+    if type(model.processor).__name__ == VOXTRAL:
         return voxtral_inputs(model.processor, prompt.text, heard)
     given = {"audio": heard} if heard else {}
     if videos and "omni" in type(model.processor).__name__.lower():
@@ -78,8 +80,26 @@ def hf_inputs(model, prompt):
     )
 
 
+def render(processor, messages, **options):
+    """The text that a chat template makes of messages; the method of Voxtral's processor has no templates."""
+    of_class = ProcessorMixin if type(processor).__name__ == VOXTRAL else type(processor)
+    return of_class.apply_chat_template(processor, messages, tokenize=False, **options)
+
+
+def text_ids(model, text, media):
+    """The ids that the HF processor makes of a text and the images or recordings in it."""
+    processor, key = model.processor, "images"
+    if own_kind(model) == "audio":
+        key, media = "audio", [m.samples for m in media]
+    if type(processor).__name__ == VOXTRAL:
+        return voxtral_inputs(processor, text, media)["input_ids"][0].tolist()
+    begun = text.startswith(processor.tokenizer.bos_token or "\0")
+    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
+    return out["input_ids"][0].tolist()
+
+
 def voxtral_inputs(processor, text, heard):
-    """The ids of a text with 12.5 tokens a second for each recording, and the HF processor's own chunks of them.
+    """The ids of a text with 12.5 tokens a second of each recording, and the HF processor's chunks of them.
 
     Its `apply_chat_template` is mistral-common's: `tests/models/test_voxtral_vllm.py`.
     """

@@ -25,15 +25,17 @@ from vlmrl.schema.media import Decoded, PilImage
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 TURNS = ("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
 
+
 def write_template(kind: str, shown: str, between: str = "") -> str:
     """Write Mistral's chat template: parts of type `kind` are `shown`, two texts in a row have `between`."""
     join = f"{{% if loop.previtem is defined and loop.previtem['type'] == 'text' %}}{between}{{% endif %}}"
     return (
         "{{ bos_token }}{% for message in messages %}"
-        "{% if message['role'] == 'system' %}[SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[INST]{% endif %}"
+        "{% if message['role'] == 'system' %}[SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[INST]"
+        "{% endif %}"
         "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
         f"{{% for part in message['content'] %}}{{% if part['type'] == '{kind}' %}}{shown}"
-        f"{{% else %}}{join if between else ''}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
+        f"{{% else %}}{join}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
         "{% if message['role'] == 'system' %}[/SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[/INST]"
         "{% else %}{{ eos_token }}{% endif %}{% endfor %}"
     )

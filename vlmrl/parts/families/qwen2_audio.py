@@ -162,7 +162,10 @@ def _published_name(name: str) -> str:
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
     text, audio = config_fields(
-        build, tokenizer, transformers.Qwen2Config, {*transformers.Qwen2AudioEncoderConfig.__annotations__}
+        build,
+        tokenizer,
+        transformers.Qwen2Config,
+        {*transformers.Qwen2AudioEncoderConfig.__annotations__},
     )
     return transformers.Qwen2AudioConfig(
         text_config={**text, "model_type": "qwen2"},

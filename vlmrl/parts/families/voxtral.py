@@ -1,7 +1,7 @@
 """Voxtral: Whisper's encoder over chunks of 30 seconds before a Llama; 12.5 tokens per second of audio.
 
-Source: Liu et al. 2025, "Voxtral", arXiv:2507.13264. A published folder has Mistral's `tekken.json` in place of a
-tokenizer and a chat template: transformers reads the first, and the template is written here.
+Source: Liu et al. 2025, "Voxtral", arXiv:2507.13264. A published folder has Mistral's `tekken.json` in place
+of a tokenizer and a chat template: transformers reads the first, the second is here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Voxtral(Qwen2Audio):
         "projector": ("linear_1", "linear_2"),
         "language": LANGUAGE_LINEAR,
     }
-    unserved: ClassVar[str] = "it reads Voxtral in Mistral's own format alone (params.json, tekken.json)"
+    unserved: ClassVar[str] = (
+        "it reads Voxtral in Mistral's own format alone (params.json, tekken.json)"
+    )
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         """Build a small model of this architecture, see `Family.build`; a chunk is two seconds of audio."""
@@ -139,11 +141,15 @@ def _make_chunks(extractor: Any, audios: Sequence[Audio]) -> list[torch.Tensor]:
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
     encoder: Any = transformers.VoxtralEncoderConfig
     # Whisper's names, as in published configs; `attribute_map` leads them to transformers' own.
-    known = {*encoder.__annotations__} - {*encoder.attribute_map.values()} | {*encoder.attribute_map}
+    known = {*encoder.__annotations__} - {*encoder.attribute_map.values()} | {
+        *encoder.attribute_map
+    }
     text, audio = config_fields(build, tokenizer, transformers.LlamaConfig, known)
     if "encoder_ffn_dim" not in build.audio:
         audio["encoder_ffn_dim"] = 4 * audio["d_model"]
-    width, wide, positions = (audio[k] for k in ("d_model", "encoder_ffn_dim", "max_source_positions"))
+    width, wide, positions = (
+        audio[k] for k in ("d_model", "encoder_ffn_dim", "max_source_positions")
+    )
     if wide != 4 * width or positions % 4:
         raise UserError(
             "model.build.audio: four positions become one token: expected encoder_ffn_dim = 4 * d_model and "
