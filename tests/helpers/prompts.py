@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
-from transformers import ProcessorMixin
 
 from helpers.small import audio
 from helpers.videos import video
@@ -82,7 +82,8 @@ def hf_inputs(model, prompt):
 
 def render(processor, messages, **options):
     """The text that a chat template makes of messages; the method of Voxtral's processor has no templates."""
-    of_class = ProcessorMixin if type(processor).__name__ == VOXTRAL else type(processor)
+    named = type(processor).__name__
+    of_class = transformers.ProcessorMixin if named == VOXTRAL else type(processor)
     return of_class.apply_chat_template(processor, messages, tokenize=False, **options)
 
 

@@ -49,7 +49,7 @@ class Voxtral(Qwen2Audio):
         "language": LANGUAGE_LINEAR,
     }
     unserved: ClassVar[str] = (
-        "it reads Voxtral in Mistral's own format alone (params.json, tekken.json)"
+        "vLLM 0.32 reads Voxtral in Mistral's own format alone (params.json, tekken.json)"
     )
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
@@ -65,8 +65,9 @@ class Voxtral(Qwen2Audio):
         model, tokenizer = builder.build(
             name, lambda t: _config(build, t), build, corpus, seed, chat
         )
-        extractor = fit_extractor(model)
-        return model, transformers.VoxtralProcessor(extractor, tokenizer)
+        processor = transformers.VoxtralProcessor(fit_extractor(model), tokenizer)
+        self.adopt(processor, model.config)
+        return model, processor
 
     # ------------------------------------------------------------------------------- prompts
 
