@@ -78,6 +78,8 @@ class Family:
     """Related model types that cannot be trained -> why."""
     images_in_tiles: ClassVar[bool] = False
     """Whether several images of a prompt may be shown in one tile each (`model.several_images`)."""
+    one_call: ClassVar[bool] = True
+    """Whether the HF processor encodes a rendered prompt and its media in one call."""
     hears_videos: ClassVar[bool] = False
     """Whether the model takes the audio of videos."""
     saves_exports: ClassVar[bool] = False

@@ -48,6 +48,7 @@ class Voxtral(Qwen2Audio):
         "projector": ("linear_1", "linear_2"),
         "language": LANGUAGE_LINEAR,
     }
+    one_call: ClassVar[bool] = False  # it renders conversations itself, by mistral-common
     unserved: ClassVar[str] = (
         "vLLM 0.32 reads Voxtral in Mistral's own format alone (params.json, tekken.json)"
     )
