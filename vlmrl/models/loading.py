@@ -166,9 +166,8 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
 def _read_processor(path: str, common: dict[str, Any]) -> Any:
     """Return the processor of a checkpoint with the tokenizer that it declares.
 
-    transformers reads every tokenizer of Qwen3.5 as that of the published models, whose pieces are others
-    than those of small models; and `tekken.json` by mistral-common, where that is installed, which knows no
-    templates and no special tokens in a text.
+    transformers reads Qwen3.5's as published, whose pieces small models do not have, and `tekken.json` by
+    mistral-common, where that is installed, which finds no special tokens in a text.
     """
     processor = transformers.AutoProcessor.from_pretrained(path, mistral_format=False, **common)
     plain = transformers.PreTrainedTokenizerFast
