@@ -100,7 +100,21 @@ def test_clips_are_not_compared_with_the_processor(family, tmp_path):
         "rollout={prompts: 1, group_size: 2, max_tokens: 4}",
     )
     ((verdict, text),) = found["processor"]
-    assert verdict == "ok" and "1 with videos not compared" in text
+    assert verdict == "ok" and "1 not compared" in text
+
+
+@pytest.mark.slow
+def test_recordings_are_not_compared_with_a_processor_of_conversations_alone():
+    digits = "{card: spoken_digits, options: {path: 'example:fsdd/audio'}, split: 'train[:8]'}"
+    found = findings(
+        f"data.train=[{digits}]",
+        "model.build.family=voxtral",
+        *("rewards=[exact]", "sft=null", "evaluation=null"),
+        "rollout={prompts: 1, group_size: 2, max_tokens: 4}",
+    )
+    assert not failed(found)
+    ((_, text),) = found["processor"]
+    assert text == "every placeholder has its feature (prompts: 1, media: 1; 1 not compared)"
 
 
 @pytest.mark.parametrize("space", ["pixel", "resized", "norm1000", "norm1"])

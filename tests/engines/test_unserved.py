@@ -10,10 +10,17 @@ from vlmrl.errors import UserError
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
-def test_aya_vision_through_vllm_is_refused_with_the_reason(engine: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("aya_vision", r"no Aya Vision since 0\.24"),
+        ("voxtral", r"Voxtral in Mistral's own format alone"),
+    ],
+)
+def test_a_family_is_refused_with_the_reason(family: str, reason: str, engine: str) -> None:
     built = plugins.build("engine", engine, {})
-    with pytest.raises(UserError, match=r"no Aya Vision since 0\.24.* use engine: hf"):
-        built.check(policy("aya_vision"))
+    with pytest.raises(UserError, match=f"{reason}.* use engine: hf"):
+        built.check(policy(family))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.prompts import render
 from helpers.shared_forward import numbers
 from helpers.small import policy, prompt
 from helpers.turns import SHOWN, noise, packed, talk, talks
@@ -180,7 +181,7 @@ def test_an_observation_continues_the_templates_own_rendering(each):
             ],
         },
     ]
-    whole = made.processor.apply_chat_template(messages, add_generation_prompt=True)
+    whole = render(made.processor, messages, add_generation_prompt=True)
     before = whole[: whole.index("yes") + 3] + family.turn_ends[0]
     assert whole == before + piece
 

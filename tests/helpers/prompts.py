@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 
 from helpers.small import audio
@@ -15,6 +16,7 @@ from vlmrl.schema.media import Audio, Video, kind_of
 
 IMAGE_FAMILIES = [n for n in plugins.names("family") if "image" in plugins.load("family", n).kinds]
 TRUTH = Truth(boxes=(Box(0.1, 0.1, 0.5, 0.5),))
+VOXTRAL = "VoxtralProcessor"
 
 
 def image(size=(84, 56), seed=0):
@@ -59,6 +61,8 @@ def hf_inputs(model, prompt):
     if videos and hasattr(model.processor.video_processor, "temporal_patch_size"):
         videos = [v.paired() for v in videos]
     heard = [m.samples for m in prompt.media if isinstance(m, Audio)]
+    if type(model.processor).__name__ == VOXTRAL:
+        return voxtral_inputs(model.processor, prompt.text, heard)
     given = {"audio": heard} if heard else {}
     if videos and "omni" in type(model.processor).__name__.lower():
         size = dict(model.processor.video_processor.size)  # else the class's own default
@@ -74,6 +78,42 @@ def hf_inputs(model, prompt):
     return model.processor(
         text=[prompt.text], **given, add_special_tokens=not begun, return_tensors="pt"
     )
+
+
+def render(processor, messages, **options):
+    """The text that a chat template makes of messages; the method of Voxtral's processor has no templates."""
+    named = type(processor).__name__
+    of_class = transformers.ProcessorMixin if named == VOXTRAL else type(processor)
+    return of_class.apply_chat_template(processor, messages, tokenize=False, **options)
+
+
+def text_ids(model, text, media):
+    """The ids that the HF processor makes of a text and the images or recordings in it."""
+    processor, key = model.processor, "images"
+    if own_kind(model) == "audio":
+        key, media = "audio", [m.samples for m in media]
+    if type(processor).__name__ == VOXTRAL:
+        return voxtral_inputs(processor, text, media)["input_ids"][0].tolist()
+    begun = text.startswith(processor.tokenizer.bos_token or "\0")
+    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
+    return out["input_ids"][0].tolist()
+
+
+def voxtral_inputs(processor, text, heard):
+    """The ids of a text with 12.5 tokens a second of each recording, and the HF processor's chunks of them.
+
+    Its `apply_chat_template` is mistral-common's: `tests/models/test_voxtral_vllm.py`.
+    """
+    chunk = processor.feature_extractor.n_samples
+    first, *others = text.split("[AUDIO]")
+    for samples, behind in zip(heard, others, strict=True):
+        first += "[AUDIO]" * int(-(-len(samples) // chunk) * chunk / 16000 * 12.5) + behind
+    inputs = processor.tokenizer(first, add_special_tokens=False, return_tensors="pt")
+    if heard:
+        own = {**processor.audio_kwargs, "pad_to_multiple_of": chunk}
+        own["max_source_positions"] = chunk // 160
+        inputs["input_features"] = processor._retrieve_input_features(heard, **own)
+    return inputs
 
 
 def logits(model, prompts, rows=None):

@@ -73,7 +73,7 @@ FAMILIES = {
         model={"family": family}, shared=shared
     )
     for family in (
-        *("qwen2_vl", "qwen2_5_omni", "qwen2_audio", "llava_onevision"),
+        *("qwen2_vl", "qwen2_5_omni", "qwen2_audio", "voxtral", "llava_onevision"),
         *("aya_vision", "smolvlm", "idefics3"),
     )
     for shared in ("off", "on")

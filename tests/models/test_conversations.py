@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.prompts import TRUTH, conversation, converse, noise, own_kind
+from helpers.prompts import TRUTH, conversation, converse, noise, own_kind, render, text_ids
 from helpers.small import loaded
 from vlmrl import plugins
 from vlmrl.data.prompt import make_prompt
@@ -15,14 +15,8 @@ each_family = pytest.mark.parametrize("name", plugins.names("family"))
 
 def hf_ids(model, messages, media):
     """The ids that the HF processor makes of messages on its own."""
-    processor = model.processor
-    text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    key = "images"
-    if own_kind(model) == "audio":
-        key, media = "audio", [m.samples for m in media]
-    begun = text.startswith(processor.tokenizer.bos_token or "\0")
-    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
-    return out["input_ids"][0].tolist()
+    text = render(model.processor, messages, add_generation_prompt=True)
+    return text_ids(model, text, media)
 
 
 def message(role, *content):

@@ -60,7 +60,7 @@ def test_tokens_of_the_family_are_added_and_begin_as_the_mean(tmp_path):
     assert processor.tokenizer.eos_token == "<|im_end|>"
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "smolvlm"])
+@pytest.mark.parametrize("family", [*FAMILIES, "smolvlm", "voxtral"])
 def test_the_projector_is_as_large_as_the_embeddings(tmp_path, family):
     source(tmp_path)
     model, processor, part = build(family, weights={"language": str(tmp_path)})

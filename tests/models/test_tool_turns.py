@@ -6,7 +6,7 @@ from importlib import resources
 
 import pytest
 
-from helpers.prompts import noise, own_kind
+from helpers.prompts import noise, own_kind, render, text_ids
 from helpers.published import TEMPLATES
 from helpers.small import loaded
 from vlmrl import plugins
@@ -65,19 +65,11 @@ def stop(made):
 
 def processed(made, messages, media, tools):
     """The ids that the Hugging Face processor makes of the whole conversation at once."""
-    processor = made.processor
-    text = processor.apply_chat_template(
-        messages, tools=tools, tokenize=False, add_generation_prompt=True
-    )
+    text = render(made.processor, messages, tools=tools, add_generation_prompt=True)
     # LLaVA's template writes one separator in a prompt's end, another one before what was said.
     text = text.replace("<|im_start|>assistant ", "<|im_start|>assistant\n")
     text = text.removesuffix("<think>\n")  # the completion's, of a template with tags
-    key = "images"
-    if own_kind(made) == "audio":
-        key, media = "audio", [medium.samples for medium in media]
-    begun = text.startswith(processor.tokenizer.bos_token or "\0")
-    out = processor(text=[text], **{key: media}, add_special_tokens=not begun, return_tensors="pt")
-    return out["input_ids"][0].tolist()
+    return text_ids(made, text, media)
 
 
 def test_a_rollouts_ids_are_the_templates_rendering_of_the_whole(model):

@@ -21,7 +21,7 @@ from vlmrl.models.weight_files import read_ctranslate2
 from vlmrl.models.weight_part import WeightPart, Wheel
 from vlmrl.parts.weights.whisper_base import WhisperBase, encoder_of
 
-SMALL = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48}
+SMALL = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128}
 SMALL |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 48}
 SMALL |= {"num_mel_bins": 20, "max_source_positions": 150, "vocab_size": 64, "pad_token_id": 0}
 TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -40,7 +40,7 @@ def build(family, **fields):
 
 
 def heard(model, mels):
-    """What a Qwen2-Audio tower computes before it halves its positions."""
+    """What a tower computes before it halves its positions, as that of Qwen2-Audio does."""
     tower = model.model.audio_tower.eval()
     tower.avg_pooler = torch.nn.Identity()
     with torch.no_grad():
@@ -59,15 +59,16 @@ def encoder(folder, positions, prefix="encoder."):
     return model
 
 
-def test_an_audio_tower_hears_what_its_source_hears(whisper):
-    model, processor, _ = build("qwen2_audio", weights={"audio": str(whisper)})
+@pytest.mark.parametrize("family", ["qwen2_audio", "voxtral"])
+def test_an_audio_tower_hears_what_its_source_hears(whisper, family):
+    model, processor, _ = build(family, weights={"audio": str(whisper)})
     mels = torch.randn(2, 20, 200)
     with torch.no_grad():
         theirs = encoder(whisper, 100)(mels).last_hidden_state
     assert torch.equal(heard(model, mels), theirs)
     assert processor.feature_extractor.feature_size == 20
-    fewer = {"encoder_layers": 1, "max_source_positions": 50}
-    short, _, _ = build("qwen2_audio", weights={"audio": str(whisper)}, audio=fewer)
+    fewer = {"encoder_layers": 1, "max_source_positions": 100}
+    short, _, _ = build(family, weights={"audio": str(whisper)}, audio=fewer)
     assert len(short.model.audio_tower.layers) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,16 @@ def test_more_processes_than_prompts_are_what_breaks_first(plan: Plan) -> None:
     verdicts = [line.split()[:2] for line in out.splitlines() if line.startswith(("FAIL", "warn"))]
     assert code == 1 and "breaks first: prompts" in out
     assert verdicts[0] == ["FAIL", "prompts"] and "change: rollout.prompts=8" in out
+
+
+@pytest.mark.slow
+def test_a_family_that_vllm_cannot_serve_is_planned_with_engine_hf(plan: Plan) -> None:
+    model = ["model.build.family=voxtral", "engine.name=vllm"]
+    code, out, _ = plan(*SMALL, *model, "--gpus", "2", *PROMPT, "--show", "3")
+    assert code == 1
+    assert re.search(r"FAIL  engine .*Mistral's own format.*; change: engine.name=hf\n", out)
+    (keys,) = filter(_keys, out.splitlines())
+    assert "engine.name=hf" in keys
 
 
 @pytest.mark.slow

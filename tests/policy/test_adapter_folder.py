@@ -32,8 +32,8 @@ def test_peft_puts_the_adapter_on_the_published_model(name: str, tmp_path: Path)
     base.save_pretrained(tmp_path / "base")
     processor.save_pretrained(tmp_path / "base")
     reader = transformers.AutoModelForImageTextToText
-    if name == "qwen2_audio":
-        reader = transformers.Qwen2AudioForConditionalGeneration
+    if name in ("qwen2_audio", "voxtral"):
+        reader = transformers.AutoModelForMultimodalLM
     plain = reader.from_pretrained(tmp_path / "base")
     loaded = PeftModel.from_pretrained(plain, folder).state_dict()
     written = safetensors.torch.load_file(folder / adapter_folder.WEIGHTS)

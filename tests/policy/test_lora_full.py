@@ -102,8 +102,8 @@ def test_peft_loads_both_and_merged_they_are_what_is_saved(name: str, tmp_path: 
     base.save_pretrained(tmp_path / "base")
     processor.save_pretrained(tmp_path / "base")
     reader = transformers.AutoModelForImageTextToText
-    if name == "qwen2_audio":
-        reader = transformers.Qwen2AudioForConditionalGeneration
+    if name in ("qwen2_audio", "voxtral"):
+        reader = transformers.AutoModelForMultimodalLM
     plain = reader.from_pretrained(tmp_path / "base")
     merged = PeftModel.from_pretrained(plain, tmp_path / adapter_folder.FOLDER).merge_and_unload()
     expected = made.weights()

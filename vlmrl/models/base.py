@@ -1,7 +1,6 @@
 """The contract of a model family: everything the trainer must know about one architecture.
 
-Each file under `models/` is one family and holds a class named after the file (`qwen2_5_vl.py`:
-`Qwen25Vl`). The policy, the engines and the loader ask the family and never look inside a model.
+Each file under `parts/families/` is one; policy, engines and loader ask it and never look inside a model.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ class Family:
     unread: ClassVar[tuple[str, ...]] = ()
     """Beginnings of the names of weights that no forward reads: they never have a gradient."""
     shared: ClassVar[bool] = False
-    """Whether all layers attend through transformers' registries, or are delta-nets that masks can lead.
-
-    `shared_forward` and `sequence_parallel` require it.
-    """
+    """Whether all layers attend through transformers' registries, or are delta-nets that masks can lead;
+    `shared_forward` and `sequence_parallel` require it."""
     router: ClassVar[str] = ""
     """Path, in a decoder layer, of the module that chooses a token's experts; empty: there are none."""
     language_model: ClassVar[str] = "model.language_model"
@@ -78,6 +75,8 @@ class Family:
     """Related model types that cannot be trained -> why."""
     images_in_tiles: ClassVar[bool] = False
     """Whether several images of a prompt may be shown in one tile each (`model.several_images`)."""
+    one_call: ClassVar[bool] = True
+    """Whether the HF processor encodes a rendered prompt and its media in one call."""
     hears_videos: ClassVar[bool] = False
     """Whether the model takes the audio of videos."""
     saves_exports: ClassVar[bool] = False

@@ -166,10 +166,10 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
 def _read_processor(path: str, common: dict[str, Any]) -> Any:
     """Return the processor of a checkpoint with the tokenizer that it declares.
 
-    transformers reads every tokenizer of Qwen3.5 as that of the published models, whose pieces are others
-    than those of small models.
+    transformers reads Qwen3.5's as published, whose pieces small models do not have, and `tekken.json` by
+    mistral-common, where that is installed, which finds no special tokens in a text.
     """
-    processor = transformers.AutoProcessor.from_pretrained(path, **common)
+    processor = transformers.AutoProcessor.from_pretrained(path, mistral_format=False, **common)
     plain = transformers.PreTrainedTokenizerFast
     declared = get_tokenizer_config(path, **common).get("tokenizer_class")
     if declared == plain.__name__ and type(processor.tokenizer) is not plain:
@@ -177,7 +177,7 @@ def _read_processor(path: str, common: dict[str, Any]) -> Any:
     return processor
 
 
-LOADED = {"is_local", "local_files_only", "model_specific_special_tokens"}
+LOADED = {"is_local", "local_files_only", "mistral_format", "model_specific_special_tokens"}
 """Keys that a loaded tokenizer writes to its config though the files that it is from may lack them."""
 
 

@@ -105,7 +105,8 @@ def demonstrations(bench: Bench) -> Iterator[CheckResult]:
 def processor(bench: Bench) -> Iterator[CheckResult]:
     """Ids and pixels are those of the HF processor, and every placeholder gets a feature.
 
-    Prompts with videos are not compared: each family's processor wants to be told of them otherwise.
+    Prompts with videos are not compared: each family's processor wants to be told of them otherwise. Nor are
+    recordings of a family whose processor takes conversations alone.
     """
     first: dict[str, Prompt] = {}
     for prompt in sorted(bench.prompts, key=lambda prompt: not prompt.media):
@@ -116,10 +117,11 @@ def processor(bench: Bench) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", "processor", problem)
     if not wrong:
         media = sum(len(prompt.media) for prompt in looked)
-        videos = sum(map(_with_videos, looked))
-        skipped = f"; {videos} with videos not compared" if videos else ""
-        text = "ids and media are the HF processor's, every placeholder has its feature"
-        counts = f"prompts: {len(looked)}, media: {media}{skipped}"
+        skipped = sum(_stands_apart(bench, prompt) for prompt in looked)
+        apart = f"; {skipped} not compared" if skipped else ""
+        text = "ids and media are the HF processor's, " if skipped < len(looked) else ""
+        text += "every placeholder has its feature"
+        counts = f"prompts: {len(looked)}, media: {media}{apart}"
         yield CheckResult("ok", "processor", f"{text} ({counts})")
 
 
@@ -151,7 +153,7 @@ def verifiers(bench: Bench) -> Iterator[CheckResult]:
 def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
     """Where our prompt is not what the HF processor makes of it, or not what the model takes."""
     policy, ours = bench.policy, prompt.encoded
-    if not _with_videos(prompt):
+    if not _stands_apart(bench, prompt):
         yield from _unlike_processor(policy, prompt)
     if prompt.images:
         wanted = policy.family.images_tokens(policy.processor, [i.size for i in prompt.images])
@@ -168,8 +170,10 @@ def _unlike(bench: Bench, prompt: Prompt) -> Iterator[str]:
         yield str(error)
 
 
-def _with_videos(prompt: Prompt) -> bool:
-    return any(isinstance(medium, Video) for medium in prompt.media)
+def _stands_apart(bench: Bench, prompt: Prompt) -> bool:
+    """Return whether the HF processor does not take the prompt as it is."""
+    videos = any(isinstance(medium, Video) for medium in prompt.media)
+    return videos or (bool(prompt.media) and not bench.policy.family.one_call)
 
 
 def _unlike_processor(policy: Policy, prompt: Prompt) -> Iterator[str]:

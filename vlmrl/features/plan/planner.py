@@ -160,6 +160,8 @@ class Planner:
         """Return the layouts that fit, the fastest first."""
         per_node = self.gpu.gpus_per_node
         layouts = enumerate_layouts(self.config, gpus, per_node, self.model.sequence_parts)
+        if self.model.unserved:
+            layouts = (replace(layout, engine="hf") for layout in layouts if not layout.servers)
         possible = (layout for layout in layouts if not self._refused(layout))
         rated = (self.rate(self.with_utilization(layout)) for layout in possible)
         return sorted((each for each in rated if each.fits), key=lambda each: -each.rate)
@@ -299,7 +301,9 @@ def _what_fails(planner: Planner, judged: RatedLayout) -> Iterator[PlanIssue]:
         else:
             text = f"{text}; {mended.memory.share:.0%} after the change"
             yield PlanIssue(level, "memory", text, mended.layout.changes(config))
-    if judged.times.generation.fits < 1 and (layout.servers or layout.engine != "hf"):
+    if planner.model.unserved and (layout.servers or layout.engine != "hf"):
+        yield PlanIssue("FAIL", "engine", planner.model.unserved, {"engine.name": "hf"})
+    elif judged.times.generation.fits < 1 and (layout.servers or layout.engine != "hf"):
         size = 2 * planner.model.parameters / 1e9
         needed = math.ceil(size * 1e9 / (0.8 * planner.gpu.memory))
         parallel = 2 ** math.ceil(math.log2(needed))

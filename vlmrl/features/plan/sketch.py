@@ -207,6 +207,8 @@ class ModelCounts:
     """States of a completion in its gated delta-nets."""
     sync_bytes: int
     """What a sync with full weights sends in bfloat16, each tied weight once."""
+    unserved: str = ""
+    """Why vLLM cannot serve the model; empty when it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,7 @@ def count_model(policy: Policy) -> ModelCounts:
         kv_bytes=token_bytes(text, 2),
         state_bytes=state_bytes(text, 2),
         sync_bytes=count_sync_bytes(policy, 2),
+        unserved=family.unserved,
     )
 
 

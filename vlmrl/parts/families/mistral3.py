@@ -24,15 +24,21 @@ from vlmrl.schema.media import Decoded, PilImage
 
 IMAGE, BREAK, END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
 TURNS = ("[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['role'] == 'system' %}[SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[INST]{% endif %}"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}[IMG]"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}"
-    "{% if message['role'] == 'system' %}[/SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[/INST]"
-    "{% else %}{{ eos_token }}{% endif %}{% endfor %}"
-)
+
+
+def write_template(kind: str, shown: str, between: str = "") -> str:
+    """Write Mistral's chat template: parts of type `kind` are `shown`, two texts in a row have `between`."""
+    join = f"{{% if loop.previtem is defined and loop.previtem['type'] == 'text' %}}{between}{{% endif %}}"
+    return (
+        "{{ bos_token }}{% for message in messages %}"
+        "{% if message['role'] == 'system' %}[SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[INST]"
+        "{% endif %}"
+        "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+        f"{{% for part in message['content'] %}}{{% if part['type'] == '{kind}' %}}{shown}"
+        f"{{% else %}}{join}{{{{ part['text'] }}}}{{% endif %}}{{% endfor %}}{{% endif %}}"
+        "{% if message['role'] == 'system' %}[/SYSTEM_PROMPT]{% elif message['role'] == 'user' %}[/INST]"
+        "{% else %}{{ eos_token }}{% endif %}{% endfor %}"
+    )
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Mistral3(ImageFamily):
             tokenizer=tokenizer,
             patch_size=vision.patch_size,
             spatial_merge_size=config.spatial_merge_size,
-            chat_template=CHAT_TEMPLATE,
+            chat_template=write_template("image", IMAGE),
         )
 
     def frame(self, processor: Any, medium: Decoded | None) -> Frame:

@@ -75,14 +75,7 @@ class Qwen2Audio(Family):
         model, tokenizer = builder.build(
             name, lambda t: _config(build, t), build, corpus, seed, chat
         )
-        places = model.model.audio_tower.embed_positions.weight
-        places.data = sinusoids(*places.shape)  # a fixed table that a checkpoint would contain
-        audio = model.config.audio_config
-        extractor = transformers.WhisperFeatureExtractor(
-            feature_size=audio.num_mel_bins,
-            chunk_length=audio.max_source_positions // POSITIONS_PER_SECOND,
-            return_attention_mask=True,
-        )
+        extractor = fit_extractor(model)
         return model, transformers.Qwen2AudioProcessor(
             feature_extractor=extractor, tokenizer=tokenizer, chat_template=CHAT_TEMPLATE
         )
@@ -147,6 +140,18 @@ class Qwen2Audio(Family):
         return {_published_name(name): value for name, value in named.items()}
 
 
+def fit_extractor(model: Any) -> Any:
+    """Return the mel extractor of a small model's encoder, whose positions become Whisper's own."""
+    places = model.model.audio_tower.embed_positions.weight
+    places.data = sinusoids(*places.shape)  # a fixed table that a checkpoint would contain
+    audio = model.config.audio_config
+    return transformers.WhisperFeatureExtractor(
+        feature_size=audio.num_mel_bins,
+        chunk_length=audio.max_source_positions // POSITIONS_PER_SECOND,
+        return_attention_mask=True,
+    )
+
+
 def _published_name(name: str) -> str:
     if name.startswith("lm_head."):
         return f"language_model.{name}"
@@ -156,16 +161,32 @@ def _published_name(name: str) -> str:
 
 
 def _config(build: BuildConfig, tokenizer: Any) -> Any:
+    text, audio = config_fields(
+        build,
+        tokenizer,
+        transformers.Qwen2Config,
+        {*transformers.Qwen2AudioEncoderConfig.__annotations__},
+    )
+    return transformers.Qwen2AudioConfig(
+        text_config={**text, "model_type": "qwen2"},
+        audio_config=audio,
+        audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO),
+    )
+
+
+def config_fields(
+    build: BuildConfig, tokenizer: Any, text_class: type, audio_fields: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields of both configs of a small model with an encoder like Whisper's; UserError if bad."""
     fixed = builder.token_fields(tokenizer, build)
     # It does not tie its head.
-    text_fields = {*transformers.Qwen2Config.__annotations__} - {builder.TIED, *fixed} | {
-        "vocab_size"
-    }
+    text_fields = {*text_class.__annotations__} - {builder.TIED, *fixed} | {"vocab_size"}
     builder.check_fields(build, "text", build.text, text_fields)
-    audio_fields = {*transformers.Qwen2AudioEncoderConfig.__annotations__}
     builder.check_fields(build, "audio", build.audio, audio_fields)
     builder.check_fields(build, "vision", build.vision, set())
-    text, _ = builder.text_fields(build, {"num_hidden_layers": 2})
+    text, width = builder.text_fields(build, {"num_hidden_layers": 2})
+    if "head_dim" in text_fields:
+        text["head_dim"] = width
     audio = {**builder.AUDIO, "max_source_positions": 2 * POSITIONS_PER_SECOND, **build.audio}
     builder.head_dim("audio", "d_model", audio, "encoder_attention_heads", 1)
     positions = audio["max_source_positions"]
@@ -175,8 +196,4 @@ def _config(build: BuildConfig, tokenizer: Any) -> Any:
             f"{POSITIONS_PER_SECOND} (one second)"
         )
     text.setdefault("rope_parameters", {**builder.ROPE})
-    return transformers.Qwen2AudioConfig(
-        text_config={**text, **fixed, "model_type": "qwen2"},
-        audio_config=audio,
-        audio_token_index=tokenizer.convert_tokens_to_ids(AUDIO),
-    )
+    return {**text, **fixed}, audio
