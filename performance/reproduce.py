@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 
 OUTPUT = "output"
 """In place of a file in `PublishedFigure.read`: what the command printed."""
-Need = Literal["gpu", "vllm", "ray", "trl", "librosa"]
+Need = Literal["gpu", "vllm", "ray", "trl", "librosa", "hydrogen-drumkits"]
 Span = tuple[float, float]
 Verdict = Literal["reproduced", "not reproduced", "not runnable here"]
 
@@ -349,6 +349,10 @@ def missing(record: Record) -> str:
             import torch
 
             there = torch.cuda.is_available()
+        elif need == "hydrogen-drumkits":
+            from vlmrl.datasets.drum_hits import INSTALLED
+
+            there = Path(INSTALLED).is_dir()
         else:
             there = importlib.util.find_spec(need) is not None
         if not there:

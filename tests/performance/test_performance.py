@@ -40,6 +40,8 @@ ELSEWHERE = {
     "saves": "writes gigabytes",
     "tables": "a part of the scripts that print tables",
     "family_parity": "measures every family for minutes; its comparisons are those of the tests",
+    "family_runs": "trains every family for minutes",
+    "ranks": "starts eight ranks, in a network of its own",
     "reproduce": "test_reproduce.py",
     "learning": "a part of the scripts that train",
     "new_person": "test_new_person.py",
