@@ -30,6 +30,7 @@ from helpers.runs import final_state, metric_lines, rows
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.config import load
+from vlmrl.system.files import read_json
 
 STEPS, KILLED_AT = 20, 12
 COLD = [
@@ -69,9 +70,8 @@ def line_of(family: str, runs: Path) -> str:
     cold = start(task, runs / f"{family}-cold", 0, changes)
     begun = [f"model.path={cold}", "model.build=null", "sft=null", "run.threads=1", *SHORT]
     whole, resumed = runs / f"{family}-whole", runs / f"{family}-resumed"
-    began = time.process_time()
     lifecycle.train(load(task, [*begun, f"run.dir={whole}", "resume=auto"]))
-    seconds = (time.process_time() - began) / STEPS
+    seconds = sum(read_json(whole / "summary.json")["cpu_seconds"].values()) / STEPS
     if not (resumed / "summary.json").exists():
         kill(task, resumed, begun)
         lifecycle.train(load(task, [*begun, f"run.dir={resumed}", "resume=auto"]))
