@@ -24,6 +24,8 @@ from vlmrl.schema import Media, Sample, Truth
 from vlmrl.schema.media import Audio
 
 NAME = "qwen2_audio"
+HEARING = (NAME, "voxtral")
+"""Families of which some tests are the same."""
 
 
 def hf_inputs(model, prompts):
@@ -146,24 +148,26 @@ def test_greedy_tokens_equal_transformers_own_generate():
     ],
     ids=["plain", "checkpointing", "frozen", "lora"],
 )
-def test_the_shared_forward_equals_the_plain_one(training):
-    made = with_live_adapter(policy(NAME, **training))
+@pytest.mark.parametrize("name", HEARING)
+def test_the_shared_forward_equals_the_plain_one(name, training):
+    made = with_live_adapter(policy(name, **training))
     assert made._can_share
     logprobs, gradient = gaps(made, micro_batch(made))
     assert logprobs < LOGPROBS
     assert gradient < GRADIENT
 
 
-def test_every_parameter_is_in_one_tower_and_every_linear_layer_takes_an_adapter():
-    model = loaded(NAME)
+@pytest.mark.parametrize("name", HEARING)
+def test_every_parameter_is_in_one_tower_and_every_linear_layer_takes_an_adapter(name):
+    model = loaded(name)
     towers, family = model.family.towers, model.family
-    for name, _ in model.model.named_parameters():
-        assert sum(name.startswith(prefixes) for prefixes in towers.values()) == 1, name
+    for key, _ in model.model.named_parameters():
+        assert sum(key.startswith(prefixes) for prefixes in towers.values()) == 1, key
     for tower, prefixes in towers.items():
         linear = {
-            name.rpartition(".")[2]
-            for name, module in model.model.named_modules()
-            if isinstance(module, torch.nn.Linear) and name.startswith(prefixes)
+            key.rpartition(".")[2]
+            for key, module in model.model.named_modules()
+            if isinstance(module, torch.nn.Linear) and key.startswith(prefixes)
         }
         assert linear - {"lm_head"} == set(family.lora_targets[tower])
     for layers in family.decoder_layers:

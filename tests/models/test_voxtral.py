@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.prompts import ask, hf_inputs, logits
-from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, with_live_adapter
+from helpers.shared_forward import micro_batch
 from helpers.small import CORPUS, audio, loaded, mixed_batch, policy
 from helpers.tekken import write_published
-from vlmrl.config import BuildConfig, LoraConfig, ModelConfig
+from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.errors import UserError
@@ -126,37 +126,3 @@ def test_greedy_tokens_equal_transformers_own_generate() -> None:
             suppress_tokens=made.banned.tolist(),
         )  # fmt: skip
         assert list(completion.token_ids) == theirs[0, len(p.encoded.ids) :].tolist()
-
-
-@pytest.mark.parametrize(
-    "training",
-    [
-        {},
-        {"gradient_checkpointing": True},
-        {"freeze": ["audio"]},
-        {"lora": LoraConfig(rank=4, towers=["audio", "projector", "language"])},
-    ],
-    ids=["plain", "checkpointing", "frozen", "lora"],
-)
-def test_the_shared_forward_equals_the_plain_one(training: dict[str, object]) -> None:
-    made = with_live_adapter(policy(NAME, **training))
-    assert made._can_share
-    logprobs, gradient = gaps(made, micro_batch(made))
-    assert logprobs < LOGPROBS
-    assert gradient < GRADIENT
-
-
-def test_every_parameter_is_in_one_tower_and_every_linear_layer_takes_an_adapter() -> None:
-    model = loaded(NAME)
-    towers, family = model.family.towers, model.family
-    for name, _ in model.model.named_parameters():
-        assert sum(name.startswith(prefixes) for prefixes in towers.values()) == 1, name
-    for tower, prefixes in towers.items():
-        linear = {
-            name.rpartition(".")[2]
-            for name, module in model.model.named_modules()
-            if isinstance(module, torch.nn.Linear) and name.startswith(prefixes)
-        }
-        assert linear - {"lm_head"} == set(family.lora_targets[tower])
-    for layers in family.decoder_layers:
-        assert len(model.model.get_submodule(layers)) == 2
