@@ -12,19 +12,15 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vlmrl.data import demonstrations
+from vlmrl.data import audio_files, demonstrations
 from vlmrl.data.card import Card
 from vlmrl.errors import UserError, import_extra
-from vlmrl.media.access import Access, access_given, reference
-from vlmrl.media.decode import decode
 from vlmrl.schema import Demo, Media, Sample, Truth
-from vlmrl.schema.media import Audio
 from vlmrl.system.seeds import uniform
 
 INSTALLED = "/usr/share/hydrogen/data/drumkits"
@@ -43,7 +39,7 @@ COUNTS = {"train": 1200, "val": 60, "test": 200}
 SHARES = {"train": (0.0, 0.65), "val": (0.65, 0.75), "test": (0.75, 1.0)}
 """Share of the recordings that belongs to each split, as [from, to)."""
 DRAWS = 20
-"""Sequences that are drawn for each that is wanted, at most."""
+"""How often a sequence is drawn, at most, for each that is wanted."""
 QUESTION = "Which drums, in order?"
 SECONDS = 0.6
 """How long each hit is heard; the last tenth of it fades."""
@@ -84,12 +80,12 @@ class DrumHits(Card):
         """
         if split not in COUNTS:
             raise UserError(f"card 'drum_hits' has no split {split!r}: {', '.join(COUNTS)}")
-        recordings = _recordings(self.path, split)
+        by_kind = _recordings(self.path, split)
         rng, count = random.Random(f"hits {split}"), self.count or COUNTS[split]
         drawn: dict[tuple[str, ...], list[str]] = {}
         for _ in range(DRAWS * count):  # no sequence twice, as far as there are enough
-            kinds = rng.choices(sorted(recordings), k=rng.randint(1, self.most))
-            drawn.setdefault(tuple(rng.choice(recordings[kind]) for kind in kinds), kinds)
+            kinds = rng.choices(sorted(by_kind), k=rng.randint(1, self.most))
+            drawn.setdefault(tuple(rng.choice(by_kind[kind]) for kind in kinds), kinds)
             if len(drawn) == count:
                 break
         return [
@@ -113,19 +109,14 @@ class DrumHits(Card):
 
     def _audio(self, files: Sequence[str]) -> Media:
         """Return the hits as one medium, 16-bit WAV: each as loud as the others, for the same time."""
-        soundfile = import_extra("soundfile", "audio")
-        media = tuple(reference(file, self.path, "audio") for file in files)
-        apart = Sample("apart", "drum_hits", media, Truth())
-        audios = [a for a in decode(apart, access_given(Access(self.path))) if isinstance(a, Audio)]
+        audios = audio_files.read(files, self.path, "drum_hits")
         rate = audios[0].rate
         fade = np.clip(np.linspace(10, 0, round(SECONDS * rate)), 0, 1)
         hits = np.zeros((len(audios), len(fade)), np.float32)
         for hit, audio in zip(hits, audios, strict=True):
             samples = audio.samples[: len(fade)]
             hit[: len(samples)] = 0.5 * samples / max(float(np.abs(samples).max()), 1e-6)
-        whole = (hits * fade).ravel()
-        soundfile.write(file := BytesIO(), whole, rate, format="WAV", subtype="PCM_16")
-        return reference(file.getvalue(), kind="audio")
+        return audio_files.write((hits * fade).ravel(), rate)
 
     def media_root(self) -> str:
         """Return the folder."""
@@ -160,12 +151,12 @@ def _recordings(path: str, split: str) -> Mapping[str, Sequence[str]]:
             f"(`apt-get install hydrogen-drumkits`, 143 MB) or name a folder as option 'path'"
         )
     low, high = SHARES[split]
-    recordings: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root).as_posix()
         kinds = [kind for kind, form in KINDS.items() if re.search(form, file.stem.lower())]
         if file.suffix.lower() in ENDINGS and len(kinds) == 1 and low <= uniform(name) < high:
-            recordings[kinds[0]].append(name)
-    if bare := [kind for kind, files in recordings.items() if not files]:
+            by_kind[kinds[0]].append(name)
+    if bare := [kind for kind, files in by_kind.items() if not files]:
         raise UserError(f"{path}: expected recordings of each kind for {split}, got no {bare[0]}")
-    return recordings
+    return by_kind

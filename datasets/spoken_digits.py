@@ -13,19 +13,16 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from vlmrl.data import demonstrations
+from vlmrl.data import audio_files, demonstrations
 from vlmrl.data.card import Card
-from vlmrl.errors import UserError, import_extra
-from vlmrl.media.access import Access, access_given, reference
-from vlmrl.media.decode import decode
+from vlmrl.errors import UserError
+from vlmrl.media.access import reference
 from vlmrl.schema import Demo, Media, Sample, Truth
-from vlmrl.schema.media import Audio
 
 _NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]+)\.(?P<suffix>wav|flac)")
 TEST_TAKES = 5
@@ -99,15 +96,10 @@ class SpokenDigits(Card):
 
     def _audio(self, names: Sequence[str]) -> Media:
         """Return the recordings as one medium, 16-bit WAV where there are several."""
-        media = tuple(reference(name, self.path, "audio") for name in names)
-        if len(media) == 1:
-            return media[0]
-        soundfile = import_extra("soundfile", "audio")
-        apart = Sample("apart", "spoken_digits", media, Truth())
-        audios = [a for a in decode(apart, access_given(Access(self.path))) if isinstance(a, Audio)]
-        whole = np.concatenate([audio.samples for audio in audios])
-        soundfile.write(file := BytesIO(), whole, audios[0].rate, format="WAV", subtype="PCM_16")
-        return reference(file.getvalue(), kind="audio")
+        if len(names) == 1:
+            return reference(names[0], self.path, "audio")
+        audios = audio_files.read(names, self.path, "spoken_digits")
+        return audio_files.write(np.concatenate([a.samples for a in audios]), audios[0].rate)
 
     def group(self, row: Mapping[str, Any]) -> str | None:
         """Return speaker and take, of which sequences share recordings; a single digit is for itself."""
