@@ -18,7 +18,7 @@ from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
 
-@pytest.mark.parametrize("seconds", [2, 30])
+@pytest.mark.parametrize("seconds", [pytest.param(2, marks=pytest.mark.nightly), 30])
 def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync(seconds):
     made = listening_policy(seconds)  # 30 is the length that vLLM has built in
     engine = engine_for(made)
@@ -37,8 +37,9 @@ def test_ids_and_log_probs_are_the_trainers_before_and_after_a_sync(seconds):
     engine.close()
 
 
-OMNI = [("qwen2_5_omni", None), ("qwen2_5_omni", "merged"), ("qwen2_5_omni", "adapter")]
-OMNI += [("qwen3_omni_moe", None), ("qwen3_omni_moe", "merged")]
+OMNI = [("qwen2_5_omni", None), ("qwen3_omni_moe", "merged")]
+OMNI_NIGHTLY = [("qwen2_5_omni", "merged"), ("qwen2_5_omni", "adapter"), ("qwen3_omni_moe", None)]
+OMNI += [pytest.param(*case, marks=pytest.mark.nightly) for case in OMNI_NIGHTLY]
 
 
 @pytest.mark.parametrize(("name", "lora"), OMNI)

@@ -21,7 +21,9 @@ UNKNOWN = 255
 BLOCK = SMALL["block_size"]
 
 
-@pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_vl_moe", pytest.param("glm4v_moe", marks=pytest.mark.nightly)]
+)
 def test_the_experts_are_those_that_the_trainer_would_choose(name):
     made = policy(name, router_replay=True)
     engine, own = engine_for(made), Hf().start(made)
@@ -44,7 +46,9 @@ def test_the_experts_are_those_that_the_trainer_would_choose(name):
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_vl_moe", pytest.param("glm4v_moe", marks=pytest.mark.nightly)]
+)
 def test_log_probs_after_videos_equal_the_trainers(name):
     made = policy(name)
     engine = engine_for(made, max_videos=1)

@@ -38,6 +38,8 @@ ROUNDING = {"gemma4": 1e-4}
 """Its attention is not scaled, so that rounding weighs more."""
 
 
+DAILY = ("gemma3", "gemma4", "internvl", "mistral3")
+"""Those that differ most in how vLLM serves them; the others are nightly."""
 SERVED_VIDEOS = ("internvl",)
 """Families of `ImageFamily` whose videos vLLM computes in float32 as well."""
 
@@ -52,7 +54,11 @@ def tied_policy(name, **fields):
 
 
 @pytest.mark.parametrize(
-    "name", sorted({*IMAGE_FAMILIES} - {*FAMILIES, *UNSERVED, *BFLOAT16_ON_CPU})
+    "name",
+    [
+        pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly)
+        for name in sorted({*IMAGE_FAMILIES} - {*FAMILIES, *UNSERVED, *BFLOAT16_ON_CPU})
+    ],
 )
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)
@@ -80,7 +86,9 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     engine.close()
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "minicpmv4_6"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_5", pytest.param("minicpmv4_6", marks=pytest.mark.nightly)]
+)
 def test_in_bfloat16_log_probs_after_states_are_the_trainers_up_to_rounding(name):
     """Heads of delta-nets are as wide as published ones: on a CPU vLLM takes no others."""
     config = model_config(name, dtype="bfloat16")

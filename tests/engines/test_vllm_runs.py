@@ -165,7 +165,11 @@ def test_a_run_whose_server_is_killed_trains_every_prompt_once(steps, kills, tmp
 
 @pytest.mark.parametrize(
     "signals",
-    [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]],
+    [
+        [signal.SIGINT],
+        pytest.param([signal.SIGTERM], marks=pytest.mark.nightly),
+        pytest.param([signal.SIGINT, signal.SIGINT], marks=pytest.mark.nightly),
+    ],
     ids=["Ctrl-C", "SIGTERM", "Ctrl-C twice"],
 )
 def test_no_server_outlives_a_run_that_is_told_to_stop(signals, tmp_path):
@@ -217,7 +221,7 @@ def test_a_run_whose_engine_keeps_a_stale_prefix_cache_stops(tmp_path):
     assert "parity after 1 steps: the engine's log-probs are not the trainer's" in words(folder)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
+@pytest.mark.parametrize("engine", ["vllm", pytest.param("vllm_server", marks=pytest.mark.nightly)])
 def test_the_doctor_passes_the_quickstart_on(engine, tmp_path):
     command = [sys.executable, "-m", "vlmrl", "doctor", "quickstart", "run.threads=1"]
     command += [

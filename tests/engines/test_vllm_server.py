@@ -23,7 +23,7 @@ from PIL import Image
 
 from helpers.faulty_proxy import FaultyProxy, altered
 from helpers.prompts import VIDEO_CASES, ask
-from helpers.small import FAMILIES, advantages, mixed_batch, policy, prompt
+from helpers.small import advantages, mixed_batch, policy, prompt
 from helpers.vllm_engine import SMALL, served, set_options, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
@@ -136,7 +136,9 @@ def test_log_probs_equal_the_trainers_before_and_after_every_sync(child):
         assert measure_parity(engine, made, prompts).max_abs < 1e-5
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "qwen2_5_vl"])
+@pytest.mark.parametrize(
+    "family", ["qwen3_vl", pytest.param("qwen2_vl", marks=pytest.mark.nightly)]
+)
 def test_the_other_families_arrive_too_full_and_merged(family, monkeypatch):
     made = policy(family)
     engine = VllmServer(enforce_eager=True, max_videos=2, **SMALL).start(made)
@@ -477,6 +479,7 @@ def test_an_update_that_breaks_off_in_the_server_spoils_nothing_once_it_is_done_
     assert measure_parity(engine, made, make_probe_prompts(made)).max_abs < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_server_whose_update_breaks_off_is_replaced(child):
     made, engine = child
     before, replace = engine._servers[0].pid, engine._store.held.replace
@@ -508,6 +511,7 @@ def test_a_server_that_hangs_meets_the_deadline_and_is_replaced(child):
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.nightly
 def test_a_server_whose_engine_dies_within_an_update_is_not_waited_for(child, caplog):
     made, engine = child
     _, *workers = vital(processes_of(engine._servers[0]))
@@ -565,6 +569,7 @@ def test_a_server_that_dies_within_a_broadcast_is_no_longer_trusted(
     assert "sync: server" in caplog.text
 
 
+@pytest.mark.nightly
 def test_servers_killed_at_random_moments_lose_no_prompt_and_no_weights(child):
     made, engine = child
     chance = random.Random(0)
@@ -605,7 +610,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("end", ["time.sleep(999)", "raise RuntimeError('crash')"])
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param("time.sleep(999)", marks=pytest.mark.nightly), "raise RuntimeError('crash')"],
+)
 def test_no_process_and_no_file_outlives_the_trainer(end, tmp_path):
     script = tmp_path / "trainer.py"
     tests = Path(__file__).parents[1]

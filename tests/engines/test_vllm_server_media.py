@@ -155,6 +155,7 @@ def test_turns_and_groups_write_a_clip_once_and_a_server_reads_no_other_file(pai
             engine._servers[0].post("/inference/v1/generate", wrong, 60.0, "test")
 
 
+@pytest.mark.nightly
 def test_a_server_of_several_processes_takes_weights_as_one_does():
     made = policy()
     engine = served(made, max_videos=2, api_processes=2)

@@ -205,6 +205,7 @@ def trained(folder: Path, *overrides: str, ranks: int = 2) -> None:
     assert not psutil.wait_procs(family, timeout=15)[1]
 
 
+@pytest.mark.nightly
 def test_ranks_with_an_engine_each_hold_the_present_weights_whatever_the_strategy(tmp_path):
     folder = tmp_path / "run"
     trained(folder, "distributed.strategy=fsdp2", "run.steps=2")
