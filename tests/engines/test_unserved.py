@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from helpers.small import policy
 from vlmrl import plugins
@@ -41,7 +42,9 @@ def test_states_are_served_on_a_cpu_in_bfloat16_alone(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm_server"])
-def test_what_vllm_cannot_do_on_a_cpu_is_refused_before_it_starts(engine: str) -> None:
+def test_what_vllm_cannot_do_on_a_cpu_is_refused_before_it_starts(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = policy(dtype="bfloat16")
     if made.device.type != "cpu":
         pytest.skip("a GPU does it")
@@ -50,6 +53,11 @@ def test_what_vllm_cannot_do_on_a_cpu_is_refused_before_it_starts(engine: str) -
     guesses = {"speculative_tokens": 4, "dtype": "bfloat16"}
     with pytest.raises(UserError, match=r"expected 0 with gated delta-nets on a CPU.* got 4"):
         plugins.build("engine", engine, guesses).check(policy("qwen3_5"))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    with pytest.raises(UserError, match=r"expected 0 with a CPU without AVX-512.* got 4"):
+        plugins.build("engine", engine, guesses).check(made)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    plugins.build("engine", engine, guesses).check(made)
 
 
 def test_guesses_that_make_no_sense_are_refused() -> None:

@@ -21,6 +21,9 @@ from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
 
+needs_avx512 = pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="refused without AVX-512"
+)
 GUESSES = {"speculative_tokens": 4, "ngram_max": 3, "ngram_min": 1}
 
 
@@ -40,6 +43,7 @@ def repeating(made):
     return prompt(made, 0, images=0, text="red green blue " * 6)
 
 
+@needs_avx512
 def test_guesses_save_forwards_and_leave_greedy_tokens_as_they_are(guessing, monkeypatch):
     made, engine = guessing
     batch, draw = PromptBatch((repeating(made),)), Sampling(n=1, max_tokens=64, greedy=True)
@@ -50,6 +54,7 @@ def test_guesses_save_forwards_and_leave_greedy_tokens_as_they_are(guessing, mon
     assert written == tokens(Hf().start(made).generate(batch, draw))
 
 
+@needs_avx512
 def test_with_guesses_log_probs_are_the_trainers_before_and_after_a_sync(guessing):
     made, engine = guessing
     prompts = [*mixed_batch(made).prompts, repeating(made)]
@@ -60,6 +65,7 @@ def test_with_guesses_log_probs_are_the_trainers_before_and_after_a_sync(guessin
     assert measure_parity(engine, made, prompts, max_tokens=32).max_abs < 1e-5
 
 
+@needs_avx512
 def test_with_guesses_the_draw_is_the_policys(guessing):
     """Probabilities of drawn tokens, and how often one comes that followed the last token before, have the
     means that the policy's own distributions give them, within four standard deviations."""
@@ -88,6 +94,7 @@ def test_with_guesses_the_draw_is_the_policys(guessing):
     assert scores.abs().max() < 4, scores
 
 
+@needs_avx512
 def test_with_guesses_a_seed_draws_the_same_and_a_part_of_a_batch_as_in_the_whole(guessing):
     made, engine = guessing
     batch, draw = mixed_batch(made), Sampling(n=3, max_tokens=24, seed=7)
@@ -98,6 +105,7 @@ def test_with_guesses_a_seed_draws_the_same_and_a_part_of_a_batch_as_in_the_whol
     assert tokens(engine.generate(batch, Sampling(n=1, max_tokens=24, top_k=1))) == greedy
 
 
+@needs_avx512
 def test_with_guesses_only_stop_ids_stop_and_media_tokens_are_never_drawn(guessing):
     made, engine = guessing
     before, head = made.stop_ids, made.base.get_output_embeddings().weight
@@ -118,6 +126,7 @@ def test_with_guesses_only_stop_ids_stop_and_media_tokens_are_never_drawn(guessi
         assert not set(c.token_ids) & set(made.banned.tolist())
 
 
+@needs_avx512
 def test_an_engine_that_guesses_starts_again(guessing):
     made, engine = guessing
     before = engine._llm
@@ -126,6 +135,7 @@ def test_an_engine_that_guesses_starts_again(guessing):
     assert measure_parity(engine, made, [repeating(made)]).max_abs < 1e-5
 
 
+@needs_avx512
 @pytest.mark.nightly
 def test_a_server_that_guesses_has_the_trainers_log_probs():
     made = policy()
@@ -183,6 +193,7 @@ def near(engine, made, fresh):
     assert 1e-2 < rounding < 0.1 < stale, (rounding, stale)
 
 
+@needs_avx512
 def test_a_cache_of_8_bits_differs_by_rounding_and_holds_nothing_of_old_weights():
     made = policy()
 

@@ -23,7 +23,14 @@ from vlmrl.schema import PromptBatch, Truth
 from vlmrl.training.metrics import turn_metrics, world_metrics
 
 FAMILIES = plugins.names("family")
-CASES = [*((name, False) for name in FAMILIES), *((name, True) for name in TEMPLATES)]
+CASES = [
+    *((name, True) for name in TEMPLATES),
+    *(
+        pytest.param((name, False), marks=pytest.mark.nightly if name in TEMPLATES else ())
+        for name in FAMILIES
+    ),
+]
+"""A family, and whether with its published chat template; its small one is nightly beside that."""
 CALL = '<tool_call>\n{"name": "echo", "arguments": {"code": ""}}\n</tool_call>'
 ANSWERS = "<answer>4</answer> \\boxed{4} </think><action>4</action> Answer: 4"
 NO_ANSWER = "I cannot tell."
@@ -33,7 +40,11 @@ READ_CALLS = [
 """Verifiers that read more than the last turn."""
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}{'-published' * case[1]}")
+def case_id(case: tuple[str, bool]) -> str:
+    return f"{case[0]}{'-published' * case[1]}"
+
+
+@pytest.fixture(scope="module", params=CASES, ids=case_id)
 def made(request):
     name, published = request.param
     found = policy(name)

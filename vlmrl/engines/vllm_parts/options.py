@@ -119,10 +119,15 @@ class VllmOptions(Engine):
             )
 
     def _check_guesses(self, policy: ServedPolicy) -> None:
-        states = policy.device.type == "cpu" and recurs(policy.base.config.get_text_config())
+        cpu = policy.device.type == "cpu"
+        wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
         for what, excludes in (
             ("model.router_replay", policy.config.router_replay),
-            ("gated delta-nets on a CPU, which vLLM computes wrongly then", states),
+            (
+                "gated delta-nets on a CPU, which vLLM computes wrongly then",
+                cpu and recurs(policy.base.config.get_text_config()),
+            ),
+            ("a CPU without AVX-512, where vLLM computes batches wrongly then", cpu and not wide),
         ):
             if self.speculative_tokens and excludes:
                 raise UserError(
