@@ -263,7 +263,7 @@ def test_a_meeting_point_that_others_can_reach_is_warned_of_once(
     assert (said is not None and environment["MASTER_ADDR"] in said) == warned
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_completions_in_chunks_on_two_ranks_are_those_of_one(tmp_path):
     more = [
         *ONE_STEP,
@@ -283,7 +283,7 @@ def test_completions_in_chunks_on_two_ranks_are_those_of_one(tmp_path):
     assert together == pytest.approx(alone, rel=1e-3, abs=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rollouts_of_several_turns_on_two_ranks_are_those_of_one(tmp_path):
     engine = f"{Path(ranks.__file__).parent}/asking_engine.py:AskingHf"
     more = [

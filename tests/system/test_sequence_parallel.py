@@ -152,7 +152,7 @@ def test_the_forecast_knows_what_each_of_two_ranks_keeps(name, by_two):
         assert found == pytest.approx(kept, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_of_two_ranks_that_share_tokens_is_the_run_of_two_that_do_not(tmp_path):
     more = [*TINY, "run.steps=2", "evaluation=null", "model.build.text.num_attention_heads=2"]
     for name, parts in (("apart", 1), ("together", 2)):
