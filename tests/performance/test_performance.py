@@ -45,6 +45,7 @@ ELSEWHERE = {
     "reproduce": "test_reproduce.py",
     "learning": "a part of the scripts that train",
     "new_person": "test_new_person.py",
+    "streaming_learning": "trains for minutes on each seed, with vLLM servers",
     "curricula": "trains for minutes on each seed",
     "pass_at_k": "trains for minutes on each seed",
     "staged_lengths": "trains for minutes on each seed",
