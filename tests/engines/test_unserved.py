@@ -51,7 +51,9 @@ def test_what_vllm_cannot_do_on_a_cpu_is_refused_before_it_starts(
     with pytest.raises(UserError, match=r"option quantization: vLLM has fp8 on GPUs only"):
         plugins.build("engine", engine, {"quantization": "fp8"}).check(made)
     guesses = {"speculative_tokens": 4, "dtype": "bfloat16"}
-    with pytest.raises(UserError, match=r"expected 0 with gated delta-nets on a CPU.* got 4"):
+    with pytest.raises(
+        UserError, match=r"expected 0 with layers that hold a state on a CPU.* got 4"
+    ):
         plugins.build("engine", engine, guesses).check(policy("qwen3_5"))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     with pytest.raises(UserError, match=r"expected 0 with a CPU without AVX-512.* got 4"):

@@ -10,6 +10,11 @@ def recurs(text: Any) -> bool:
     return "linear_attention" in (getattr(text, "layer_types", None) or ())
 
 
+def holds_state(text: Any) -> bool:
+    """Return whether layers of a language model of this config hold any state: also that of a convolution."""
+    return recurs(text) or "conv" in (getattr(text, "layer_types", None) or ())
+
+
 def attending_layers(text: Any) -> int:
     """Return how many layers of a language model of this config hold keys and values."""
     if not recurs(text):

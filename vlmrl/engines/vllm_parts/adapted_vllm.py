@@ -75,6 +75,7 @@ def import_vllm() -> ModuleType:
         # Python has no shim, and here there is no CUDA.
         registry._run_in_subprocess = lambda look: look()
         _mend_speculation()
+        _mend_rotation()
         # Warn of what we chose (seed, chunked prefill) and of what a CPU lacks, at every start.
         for part in ("v1.worker.cpu_worker", "engine.arg_utils", "config.vllm", "platforms.cpu"):
             _quiet(f"vllm.{part}")
@@ -107,6 +108,25 @@ def _mend_speculation() -> None:
     )
     # It reads the attributes of all that modules hold; llvmlite (for n-grams) has some that are none.
     dispatcher.vars = lambda value: ours if isinstance(ours := value.__dict__, Mapping) else {}
+
+
+def _mend_rotation() -> None:
+    """Let vLLM 0.32 rotate [tokens, heads, width] on a CPU, where its kernel takes heads for tokens."""
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    rotate = RotaryEmbedding.forward_cpu
+    if rotate.__module__ == __name__:
+        return
+
+    def flat(
+        self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if query.dim() != 3 or positions.dim() != 1:
+            return rotate(self, positions, query, key)
+        q, k = rotate(self, positions, query.flatten(-2), None if key is None else key.flatten(-2))
+        return q.view_as(query), None if k is None else k.view_as(key)
+
+    RotaryEmbedding.forward_cpu = flat
 
 
 def _quiet(logger: str) -> None:

@@ -18,7 +18,7 @@ import torch
 from vlmrl.engines.base import Capabilities, Engine
 from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
-from vlmrl.models.cache_sizes import recurs
+from vlmrl.models.cache_sizes import holds_state, recurs
 from vlmrl.schema import Prompt
 from vlmrl.schema.media import Audio, Video
 from vlmrl.system.files import writing
@@ -124,8 +124,8 @@ class VllmOptions(Engine):
         for what, excludes in (
             ("model.router_replay", policy.config.router_replay),
             (
-                "gated delta-nets on a CPU, which vLLM computes wrongly then",
-                cpu and recurs(policy.base.config.get_text_config()),
+                "layers that hold a state on a CPU, which vLLM computes wrongly then",
+                cpu and holds_state(policy.base.config.get_text_config()),
             ),
             ("a CPU without AVX-512, where vLLM computes batches wrongly then", cpu and not wide),
         ):
@@ -206,7 +206,7 @@ class VllmOptions(Engine):
             # vLLM dies of a seeded request whose prompt is prefilled in pieces: "CPU Generator does
             # not use offset".
             arguments["enable_chunked_prefill"] = False
-            if recurs(policy.base.config.get_text_config()):
+            if holds_state(policy.base.config.get_text_config()):
                 arguments["enable_prefix_caching"] = False  # states are cached of pieces alone
             arguments["max_num_batched_tokens"] = max(BATCHED_TOKENS, self.length_limit(policy))
             arguments["kv_cache_memory_bytes"] = GIB

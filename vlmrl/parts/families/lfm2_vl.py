@@ -6,6 +6,7 @@ for thousandths.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -66,7 +67,6 @@ class Lfm2Vl(ImageFamily):
         "projector": ("linear_1", "linear_2"),
         "language": (*ATTENTION_LINEAR[:3], "in_proj", "out_proj", "w1", "w2", "w3"),
     }
-    unserved: ClassVar[str] = "vLLM 0.32 does not start it with our options (chunked prefill)"
     decoder_layers: ClassVar[tuple[str, ...]] = (
         "model.language_model.layers",
         "model.vision_tower.encoder.layers",
@@ -139,6 +139,19 @@ class Lfm2Vl(ImageFamily):
         if columns * rows == 1:
             return int(own)
         return int(columns * rows * tile + (own if images.use_thumbnail else 0))
+
+    def export_config(self, model: Any, folder: str) -> None:
+        """Write the config with two widths that vLLM reads and published configs have."""
+        config = copy.deepcopy(model.config)
+        config.architectures = [type(model).__name__]
+        text = config.text_config
+        text.conv_dim = text.block_dim = text.hidden_size
+        config.save_pretrained(folder)
+
+    def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Name the vision tower's weights as vLLM does, with a level that transformers leaves out."""
+        tower = "model.vision_tower."
+        return {name.replace(tower, f"{tower}vision_model."): w for name, w in named.items()}
 
     def image_features(self, model: Any, tensors: Sequence[Mapping[str, torch.Tensor]]) -> Any:
         """Compute the features [tokens of all tiles, H]."""
