@@ -15,8 +15,11 @@ from vlmrl.models.loading import load_model
 from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
-SERVED_TEXT = {"gemma4": {"hidden_size_per_layer_input": 0}}
-"""In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published."""
+SERVED_TEXT = {
+    # In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published.
+    "gemma4": {"hidden_size_per_layer_input": 0},
+    "lfm2_vl": {"tie_word_embeddings": True},
+}
 SMALL = {"max_model_len": 1024, "max_num_seqs": 64, "kv_cache_gib": 0.125, "block_size": 32}
 
 

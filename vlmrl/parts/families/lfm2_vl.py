@@ -15,7 +15,8 @@ import torch
 import transformers
 
 from vlmrl.config import BuildConfig
-from vlmrl.models.base import ATTENTION_LINEAR, ENCODER_LINEAR
+from vlmrl.errors import UserError
+from vlmrl.models.base import ATTENTION_LINEAR, ENCODER_LINEAR, is_tied
 from vlmrl.models.chat import CHATML_ENDS
 from vlmrl.parts.families.small import builder
 from vlmrl.parts.families.small.builder import Format
@@ -141,7 +142,13 @@ class Lfm2Vl(ImageFamily):
         return int(columns * rows * tile + (own if images.use_thumbnail else 0))
 
     def export_config(self, model: Any, folder: str) -> None:
-        """Write the config with two widths that vLLM reads and published configs have."""
+        """Write the config with two widths that vLLM reads and published configs have.
+
+        Raises:
+            UserError: the head is not tied, as that of published models is; vLLM ties all.
+        """
+        if not is_tied(model):
+            raise UserError("vLLM: it has LFM2 with a tied head alone; use engine: hf")
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
         text = config.text_config
