@@ -101,6 +101,14 @@ def test_layers_that_share_keys_compute_as_transformers() -> None:
     torch.testing.assert_close(logits(sharing(), [made]), expected, **CLOSE)
 
 
+def test_layers_that_share_keys_are_sampled_with_the_trainers_log_probs() -> None:
+    made = policy_of(SHARING)
+    for micro in packed(rollouts_of(made))[0].micro:
+        with torch.no_grad():
+            ours, _ = made.logprobs(micro)
+        assert (ours - micro.sampling_logprobs)[micro.mask].abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("name", ["gemma3n", "gemma4"])
 def test_layers_that_share_keys_are_trained_in_low_memory(name: str) -> None:
     gradients = []
@@ -182,6 +190,16 @@ def test_audio_that_has_no_place_is_refused() -> None:
     with pytest.raises(UserError, match=r"more than 512 samples, got 480"):
         ask(model, audio(0.03))
     ask(model, audio(3.2)), ask(model, audio(513 / 16000))
+
+
+def test_a_language_model_alone_is_refused(tmp_path: Path) -> None:
+    model = loaded("gemma3n")
+    model.family.save(model.model, str(tmp_path), model.model.state_dict())
+    model.processor.save_pretrained(tmp_path)
+    weights = {"language": str(tmp_path)}
+    build = BuildConfig(family="gemma3n", text=TEXT, vocab_size=320, weights=weights)
+    with pytest.raises(UserError, match=r"weights\.language: .* whole model as model\.path"):
+        load_model(ModelConfig(build=build), CORPUS)
 
 
 def test_without_timm_a_build_and_a_checkpoint_name_the_extra(

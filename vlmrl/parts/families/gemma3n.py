@@ -190,12 +190,16 @@ class Gemma3n(Gemma4):
 
     def build(self, build: BuildConfig, corpus: Sequence[str], seed: int) -> tuple[Any, Any]:
         import_extra("timm", "timm")
+        if "language" in build.weights:
+            raise UserError(
+                "model.build.weights.language: Gemma 3n's projectors embed ids of its vocabulary; name a "
+                "whole model as model.path"
+            )
         build = build.model_copy(deep=True)
         arguments = copy.deepcopy(build.vision.get("model_args", _tower_arguments(build)))
         model, processor = ImageFamily.build(self, build, corpus, seed)
-        model.config.vision_config.model_args = (
-            arguments  # timm has written into those it was given
-        )
+        # timm has written into those that it was given.
+        model.config.vision_config.model_args = arguments
         # transformers initialises these with zeros: nothing would read the embeddings for each layer.
         for layer in model.model.language_model.layers:
             layer.altup.correct_output_scale.data.fill_(1.0)
@@ -236,6 +240,9 @@ class Gemma3n(Gemma4):
             "images": [m for m in media if isinstance(m, PilImage)] or None,
             "audio": [audio.samples for audio in audios] or None,
         }
+
+    def image_tokens(self, processor: Any, width: int, height: int) -> int:
+        return processor.image_seq_length
 
     # ------------------------------------------------------------------------------- forward
 
@@ -322,12 +329,13 @@ class Gemma3n(Gemma4):
                 embeds = media_features.place_features(embeds, own, [hard])
         if features is not None:
             embeds = media_features.place_features(embeds, places, features)
+        known = input_ids < language.config.vocab_size_per_layer_input
         for layer in language.layers:
             # In training mode it would clip weights in place, and pass by the adapters of some.
             layer.altup.training = False
         out = language(
             inputs_embeds=embeds,
-            per_layer_inputs=language.get_per_layer_inputs(input_ids),
+            per_layer_inputs=language.get_per_layer_inputs(input_ids.where(known, 0)),
             attention_mask=attention_mask,
             position_ids=position_ids[0],
             past_key_values=cache,
