@@ -16,6 +16,7 @@ from vlmrl.errors import UserError
     [
         ("aya_vision", r"no Aya Vision since 0\.24"),
         ("voxtral", r"Voxtral in Mistral's own format alone"),
+        ("gemma3n", r"embeds the ends of Gemma 3n's images and audio"),
     ],
 )
 def test_a_family_is_refused_with_the_reason(family: str, reason: str, engine: str) -> None:

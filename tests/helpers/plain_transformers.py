@@ -25,8 +25,13 @@ def trained_as(name, training):
 
 
 def plain_numbers(made, micro):
-    """Log-probs, entropies, and the gradient of a weighted sum of both, as `shared_forward.numbers`."""
+    """Log-probs, entropies, and the gradient of a weighted sum of both, as `shared_forward.numbers`.
+
+    In evaluation mode: in training mode Gemma 3n's own forward passes by some of the adapters.
+    """
+    made.base.eval()
     rows = [row_numbers(made, micro, row) for row in range(len(micro.group))]
+    made.base.train()
     logprobs, entropy = (torch.stack(found) for found in zip(*rows, strict=True))
     return logprobs.detach(), entropy.detach(), gradient(made, logprobs, entropy)
 

@@ -74,7 +74,7 @@ FAMILIES = {
     )
     for family in (
         *("qwen2_vl", "qwen2_5_omni", "qwen2_audio", "voxtral", "llava_onevision"),
-        *("aya_vision", "smolvlm", "idefics3"),
+        *("aya_vision", "smolvlm", "idefics3", "gemma3n"),
     )
     for shared in ("off", "on")
 }

@@ -58,8 +58,8 @@ def gradient(made, logprobs, entropy):
     """The gradient of a weighted sum of log-probs and entropies [B, T], flat."""
     signs = torch.randn(logprobs.shape, generator=torch.Generator().manual_seed(1))
     total = (logprobs * signs + 0.3 * entropy * signs.flip(-1)).sum()
-    grads = torch.autograd.grad(total, made.trainable, allow_unused=True)
-    return torch.cat([g.flatten() for g in grads if g is not None])
+    grads = torch.autograd.grad(total, made.trainable, materialize_grads=True)
+    return torch.cat([g.flatten() for g in grads])
 
 
 def gaps(made, micro):

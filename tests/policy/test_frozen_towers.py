@@ -32,6 +32,7 @@ CALLED = {
     "llava_onevision": "model.vision_tower",
     "qwen2_audio": "model.audio_tower",
     "voxtral": "model.audio_tower",
+    "gemma3n": "model.vision_tower",
 }
 """By family, a module that every run of the tower calls once."""
 
@@ -95,6 +96,7 @@ def same(one, other):
         ("llava_onevision", PROJECTS),
         ("qwen2_audio", {"lora": LoraConfig(rank=4, towers=["projector", "language"])}),
         ("voxtral", PROJECTS),
+        ("gemma3n", PROJECTS),
     ],
     ids=str,
 )
@@ -104,7 +106,7 @@ def test_a_step_that_keeps_features_is_the_step_that_computes_them_again(
     once, kept = stepped(tmp_path, family, training, keep=True)
     often, computed = stepped(tmp_path, family, training, keep=False)
     assert same(kept, computed)
-    by_medium = ("qwen2_5_vl", "qwen3_vl", "qwen2_audio", "voxtral")
+    by_medium = ("qwen2_5_vl", "qwen3_vl", "qwen2_audio", "voxtral", "gemma3n")
     media = 4 if family in by_medium else 3  # there: by prompt
     assert once == media
     assert often > 3 * media

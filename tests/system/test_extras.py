@@ -25,7 +25,7 @@ sys.argv = ["vlmrl", *{arguments!r}]
 from vlmrl.cli import main
 main()
 """
-OPTIONAL = ("soundfile", "soxr", "num2words", "tensorboard")
+OPTIONAL = ("soundfile", "soxr", "num2words", "tensorboard", "timm")
 
 
 def run_without(

@@ -57,6 +57,7 @@ def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
     rows = torch.arange(3.0)[:, None] * 100 + torch.arange(length)
     inputs = {
         "inputs_embeds": rows[..., None],
+        "per_layer_inputs": rows[..., None, None],
         "position_ids": rows.long()[None].expand(3, -1, -1),
         "attention_mask": torch.ones(3, length),
         "visual_pos_masks": marked,
@@ -67,7 +68,12 @@ def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
         seen = cut["inputs_embeds"][cut["visual_pos_masks"]]
         assert torch.equal(cut["deepstack_visual_embeds"][0], seen)
         assert torch.equal(cut["deepstack_visual_embeds"][1], -seen)
-        assert torch.equal(cut["position_ids"][1], cut["inputs_embeds"][..., 0].long())
+        shown = cut["inputs_embeds"][..., 0]
+        padding = torch.arange(own.width) >= length - own.start
+        assert (shown[:, padding] == 1).all()
+        shown = shown.masked_fill(padding, 0)
+        assert torch.equal(cut["position_ids"][1], shown.long())
+        assert torch.equal(cut["per_layer_inputs"][..., 0, 0], shown)
         assert cut["attention_mask"] is inputs["attention_mask"]
 
 

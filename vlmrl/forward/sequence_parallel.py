@@ -50,15 +50,15 @@ class Slice:
         """Return which of these places are in this slice, bool."""
         return places // self.width == self.number
 
-    def cut(self, x: torch.Tensor, dim: int) -> torch.Tensor:
-        """Return a copy of the slice of `x` along `dim`, with zeros for padding."""
+    def cut(self, x: torch.Tensor, dim: int, padding: float = 0.0) -> torch.Tensor:
+        """Return a copy of the slice of `x` along `dim`, with `padding` behind the last place."""
         start = min(self.start, self.length)
         stop = min(self.start + self.width, self.length)
         own = x.narrow(dim, start, stop - start)
         if stop - start < self.width:
             missing = list(own.shape)
             missing[dim] = self.width - (stop - start)
-            return torch.cat([own, own.new_zeros(missing)], dim)
+            return torch.cat([own, own.new_full(missing, padding)], dim)
         return own.clone(memory_format=torch.contiguous_format)
 
     def cut_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,8 +68,11 @@ class Slice:
         that `visual_pos_masks` [B, T] marks, row after row.
         """
         cut = dict(inputs)
-        cut["inputs_embeds"] = self.cut(inputs["inputs_embeds"], 1)
+        # Not zeros: their length, which Gemma 3n reads, has no gradient.
+        cut["inputs_embeds"] = self.cut(inputs["inputs_embeds"], 1, padding=1.0)
         cut["position_ids"] = self.cut(inputs["position_ids"], -1)
+        if inputs.get("per_layer_inputs") is not None:
+            cut["per_layer_inputs"] = self.cut(inputs["per_layer_inputs"], 1)
         if inputs.get("deepstack_visual_embeds") is not None:
             marked = inputs["visual_pos_masks"]
             own = self.holds(marked.nonzero()[:, 1])

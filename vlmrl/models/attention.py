@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from vlmrl.models.cache_sizes import source_of
 from vlmrl.system import torchvision_shim  # noqa: F401  before transformers
 
 # isort: split
@@ -43,7 +44,8 @@ class Mask:
     ) -> torch.Tensor:
         """Return the attention [N, S, H, D] of query [N, H, S, D] in this layer.
 
-        `key` and `value` are [N, K, T, D]: what the layer's cache returned, or the row's own without one.
+        `key` and `value` are [N, K, T, D]: what the layer's cache returned, or the row's own without one. A
+        layer that attends to those of another comes with the number of that.
         """
         raise TypeError(f"{type(self).__name__} must define attend")
 
@@ -183,7 +185,8 @@ def _attend_rows(
     if unsupported := [name for name in _UNSUPPORTED if settings.get(name)]:
         raise ValueError(f"shared prompts do not support attention with {unsupported[0]}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return attention_mask.attend(module.layer_idx, query, key, value, scale)
+    layer = source_of(module.config, module.layer_idx)
+    return attention_mask.attend(layer, query, key, value, scale)
 
 
 _UNSUPPORTED = ("dropout", "softcap", "s_aux", "position_bias")

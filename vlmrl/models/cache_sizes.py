@@ -16,10 +16,23 @@ def holds_state(text: Any) -> bool:
 
 
 def attending_layers(text: Any) -> int:
-    """Return how many layers of a language model of this config hold keys and values."""
+    """Return how many layers of a language model of this config attend to keys and values."""
     if not recurs(text):
         return int(text.num_hidden_layers)
     return sum(kind != "linear_attention" for kind in text.layer_types)
+
+
+def source_of(text: Any, layer: int) -> int:
+    """Return the layer whose keys and values this one attends to: it, or the last of its kind with any."""
+    own = int(text.num_hidden_layers) - _taking_layers(text)
+    if layer < own:
+        return layer
+    return max(n for n in range(own) if text.layer_types[n] == text.layer_types[layer])
+
+
+def _taking_layers(text: Any) -> int:
+    """Return how many layers, the last ones, take the keys and values of others."""
+    return getattr(text, "num_kv_shared_layers", None) or 0
 
 
 def head_width(text: Any) -> int:
@@ -29,7 +42,8 @@ def head_width(text: Any) -> int:
 
 def token_bytes(text: Any, size: int) -> int:
     """Return the bytes of the keys and values of one token in all layers, at `size` bytes a number."""
-    return 2 * attending_layers(text) * text.num_key_value_heads * head_width(text) * size
+    own = attending_layers(text) - _taking_layers(text)
+    return 2 * own * text.num_key_value_heads * head_width(text) * size
 
 
 def state_bytes(text: Any, size: int) -> int:

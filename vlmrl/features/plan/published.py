@@ -118,6 +118,8 @@ class Architecture:
                 deepest = parts[part][key] - 1
                 levels = enumerate(parts[part][DEEPSTACK])
                 parts[part][DEEPSTACK] = [min(at, deepest - 2 + n) for n, at in levels]
+        if layers and TAKING in parts["text"]:  # a short model has none to take from
+            parts["text"][TAKING] = 0
         return BuildConfig(family=self.family, **parts)
 
     def _depth_keys(self) -> Iterator[tuple[str, str]]:
@@ -129,6 +131,8 @@ PARTS = ("text", "vision", "audio")
 DEPTH = ("num_hidden_layers", "depth", "encoder_layers")
 """Names that families' configs have for the number of layers of a part."""
 DEEPSTACK = "deepstack_visual_indexes"
+TAKING = "num_kv_shared_layers"
+"""How many layers, the last ones, take the keys and values of others."""
 
 
 def gpus() -> list[str]:

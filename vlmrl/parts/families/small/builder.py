@@ -50,6 +50,8 @@ class Format:
     """Tokens that are left out when a completion is decoded."""
     plain: tuple[str, ...] = ()
     """Added tokens that are kept when a completion is decoded."""
+    last: tuple[str, ...] = ()
+    """Further special tokens, whose ids are the largest."""
     roles: tuple[str, ...] = ("system\n", "user\n", "assistant\n")
     end: str = "<|im_end|>"
     pad: str = "<|endoftext|>"
@@ -84,7 +86,7 @@ def train(
     leads = [lead for lead in LEAD_INS if any(lead in text for text in corpus)]
     calls = {lead for text in corpus for lead in _CALLS.findall(text)}
     leads += [*MARKS, *sorted(calls)] if calls else []
-    added = [*format.special, *format.plain, *TAGS, *leads]
+    added = [*format.special, *format.plain, *TAGS, *leads, *format.last]
     free = vocab_size - 256 - len(added)
     if free < 0:
         raise UserError(
@@ -128,7 +130,7 @@ def _with_numbers(trained: Tokenizer, numbers: Sequence[str]) -> Tokenizer:
 
 
 def _wrap(tokenizer: Tokenizer, added: Sequence[str], format: Format) -> PreTrainedTokenizerFast:
-    special = set(format.special)
+    special = {*format.special, *format.last}
     tokenizer.add_tokens([AddedToken(t, special=t in special, normalized=False) for t in added])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -187,7 +189,8 @@ def build(
         tokenizer = train(corpus, build.vocab_size, format)
     else:
         format = format or Format()
-        tokenizer = _wrap(published.backend_tokenizer, [*format.special, *format.plain], format)
+        added = [*format.special, *format.plain, *format.last]
+        tokenizer = _wrap(published.backend_tokenizer, added, format)
     try:
         config = config_of(tokenizer)
         with torch.random.fork_rng(devices=[]):

@@ -45,6 +45,10 @@ class SmallImageModel:
     """Field of the whole config -> the token whose id it takes."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the whole config."""
+    vocabularies: tuple[str, str] | None = None
+    """First of the ids that the projector of images embeds, and of those of audio, which are the last."""
+    side: int = 0
+    """Side of an image in pixels, where the tower's config does not have it."""
     shrink: int = 1
     """Side, in patches, of the square that becomes one token."""
     tile_tokens: str | None = None
@@ -75,8 +79,10 @@ def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
     if "query_pre_attn_scalar" in text_class.__annotations__:
         text.setdefault("query_pre_attn_scalar", width)
     text.setdefault("rope_parameters", {**builder.ROPE})
+    seen, heard = _vocabularies(small, tokenizer, tokens["vocab_size"])
     if "vocab_size_per_layer_input" in text_class.__annotations__:
-        text.setdefault("vocab_size_per_layer_input", tokens["vocab_size"])
+        first = seen.get("vocab_offset", tokens["vocab_size"])
+        text.setdefault("vocab_size_per_layer_input", first)
     tokens_of_tile = _count_tile_tokens(small, vision["image_size"], vision["patch_size"])
     known = {*vision_class.__annotations__, *small.vision_fields}
     vision = {key: value for key, value in vision.items() if key in known}
@@ -87,19 +93,35 @@ def _config(small: SmallImageModel, build: BuildConfig, tokenizer: Any) -> Any:
         fields[small.tile_tokens] = tokens_of_tile
     return getattr(transformers, small.config)(
         text_config={**text, **tokens, TIED: tied, "model_type": small.text},
-        vision_config={**vision, "model_type": small.vision},
-        **_audio_config(small, build),
+        vision_config={**seen, **vision, "model_type": small.vision},
+        **_audio_config(small, build, heard),
         tie_word_embeddings=tied,
         **fields,
     )
 
 
-def _audio_config(small: SmallImageModel, build: BuildConfig) -> dict[str, dict[str, Any]]:
+def _vocabularies(
+    small: SmallImageModel, tokenizer: Any, size: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that say which of `size` ids are those of images, and which those of audio."""
+    if small.vocabularies is None:
+        return {}, {}
+    seen, heard = (tokenizer.convert_tokens_to_ids(first) for first in small.vocabularies)
+    return (
+        {"vocab_offset": seen, "vocab_size": heard - seen},
+        {"vocab_offset": heard, "vocab_size": size - heard},
+    )
+
+
+def _audio_config(
+    small: SmallImageModel, build: BuildConfig, vocabulary: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
     fields = {*CONFIG_MAPPING[small.audio].__annotations__} if small.audio else set()
     check_fields(build, "audio", build.audio, fields)
     if not small.audio:
         return {}
-    return {"audio_config": {**small.audio_fields, **build.audio, "model_type": small.audio}}
+    own = {**vocabulary, **small.audio_fields, **build.audio}
+    return {"audio_config": {**own, "model_type": small.audio}}
 
 
 def _count_tile_tokens(small: SmallImageModel, side: Any, patch: Any) -> int:
