@@ -87,7 +87,11 @@ def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3_5", pytest.param("minicpmv4_6", marks=pytest.mark.nightly)]
+    "name",
+    [
+        "qwen3_5",
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("qwen3_5_moe", "minicpmv4_6")),
+    ],
 )
 def test_in_bfloat16_log_probs_after_states_are_the_trainers_up_to_rounding(name):
     """Heads of delta-nets are as wide as published ones: on a CPU vLLM takes no others."""

@@ -9,6 +9,8 @@ import pytest
 from vlmrl.config import ModelConfig, load, tree
 from vlmrl.errors import UserError
 from vlmrl.features.plan import published
+from vlmrl.features.plan.layouts import layout_of
+from vlmrl.features.plan.planner import Planner, PromptContent
 from vlmrl.features.plan.published import Assumptions
 from vlmrl.features.plan.sketch import sketch
 
@@ -19,6 +21,16 @@ def test_an_architecture_has_the_published_number_of_weights(name: str) -> None:
     drawn = sketch(ModelConfig(path=name))
     count = sum(p.numel() for p in drawn.base.parameters())
     assert count == pytest.approx(published.architecture_of(name).parameters, rel=2e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", published.architectures())
+def test_a_step_of_an_architecture_is_rated(name: str) -> None:
+    settings = load("quickstart", [f"model={{path: {name}, dtype: bfloat16}}"])
+    planner = Planner(
+        settings, published.gpu("h100"), Assumptions.of(), PromptContent(1, 448 * 448, 40)
+    )
+    assert planner.rate(layout_of(planner.config, 8)).times.step > 0
 
 
 def test_rates_are_in_their_units() -> None:

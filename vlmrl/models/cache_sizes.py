@@ -36,8 +36,10 @@ def _taking_layers(text: Any) -> int:
 
 
 def head_width(text: Any) -> int:
-    """Return the width of a head of attention."""
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    """Return the width of a head of attention; where layers differ (Gemma 4), of the widest."""
+    fields = vars(text)  # the config itself refuses to name one width where layers differ
+    widths = [fields.get(name) or 0 for name in ("head_dim", "global_head_dim")]
+    return max(widths) or text.hidden_size // text.num_attention_heads
 
 
 def token_bytes(text: Any, size: int) -> int:

@@ -55,7 +55,7 @@ def sketch(
     With `layers`, a published model has only as many in each of these parts (`text`, `vision`, `audio`).
 
     Raises:
-        UserError: the architecture is unknown here, or its weights are quantized.
+        UserError: the architecture is unknown here, its weights are quantized, or it has experts in float32.
     """
     if config.quantization:
         raise UserError(
@@ -68,12 +68,17 @@ def sketch(
         )
         if getattr(loaded.model.config.get_text_config(), "num_experts", 0):
             loaded.model.set_experts_implementation(GROUPED)
+    named = (name for name, _ in loaded.model.named_parameters())
+    if config.dtype != "bfloat16" and any(name.endswith(FUSED_EXPERTS) for name in named):
+        raise UserError(f"model.dtype: experts are planned in bfloat16 alone, got {config.dtype}")
     for module in loaded.model.modules():
         if hasattr(module, "_deepstack_process"):
             module._deepstack_process = _put_by_index
         if hasattr(module, "fullatt_block_indexes"):
             # Windows keep as many numbers as attention to all does, and take a call each.
             module.fullatt_block_indexes = [*range(len(module.blocks))]
+        if type(module).__name__ == "Gemma4VisionPooler":
+            module.register_forward_hook(_kept_by_index)
         if type(module).__name__.endswith("GatedDeltaNet"):
             module.forward = functools.partial(_run_chunks_at_once, module, module.forward)
     policy = Policy(*loaded, config)  # adapters have numbers: peft moves them
@@ -88,6 +93,12 @@ def _put_by_index(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     hidden = hidden.clone()
     hidden[index] = hidden[index].clone() + features
     return hidden
+
+
+def _kept_by_index(_: object, __: object, pooled: tuple[Tensor, Tensor]) -> tuple[Tensor, Any]:
+    """Return an index in place of a mask, for the same reason."""
+    hidden, kept = pooled
+    return hidden, kept.nonzero(as_tuple=True)
 
 
 RULE = "torch_chunk_gated_delta_rule"
