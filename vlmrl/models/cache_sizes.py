@@ -10,11 +10,6 @@ def recurs(text: Any) -> bool:
     return "linear_attention" in (getattr(text, "layer_types", None) or ())
 
 
-def holds_state(text: Any) -> bool:
-    """Return whether layers of a language model of this config hold any state: also that of a convolution."""
-    return recurs(text) or "conv" in (getattr(text, "layer_types", None) or ())
-
-
 def attending_layers(text: Any) -> int:
     """Return how many layers of a language model of this config attend to keys and values."""
     if not recurs(text):
@@ -37,8 +32,8 @@ def _taking_layers(text: Any) -> int:
 
 def head_width(text: Any) -> int:
     """Return the width of a head of attention; where layers differ (Gemma 4), of the widest."""
-    fields = vars(text)  # the config itself refuses to name one width where layers differ
-    widths = [fields.get(name) or 0 for name in ("head_dim", "global_head_dim")]
+    # The config itself refuses to name one width where layers differ.
+    widths = [vars(text).get(name) or 0 for name in ("head_dim", "global_head_dim")]
     return max(widths) or text.hidden_size // text.num_attention_heads
 
 

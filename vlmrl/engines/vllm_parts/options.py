@@ -18,7 +18,7 @@ import torch
 from vlmrl.engines.base import Capabilities, Engine
 from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
-from vlmrl.models.cache_sizes import holds_state, recurs
+from vlmrl.models.cache_sizes import recurs
 from vlmrl.schema import Prompt
 from vlmrl.schema.media import Audio, Video
 from vlmrl.system.files import writing
@@ -32,6 +32,11 @@ FP8 = "fp8_per_tensor"
 Weights = Mapping[str, torch.Tensor]
 BATCHED_TOKENS = 8192
 """Tokens that one forward of vLLM takes at most, on a CPU; on a GPU it is vLLM's choice."""
+
+
+def holds_state(text: Any) -> bool:
+    """Return whether layers of a language model of this config hold any state: also that of a convolution."""
+    return recurs(text) or "conv" in (getattr(text, "layer_types", None) or ())
 
 
 @dataclass(frozen=True)
