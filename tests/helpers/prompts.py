@@ -166,3 +166,21 @@ def converse(model):
     """The prompt of a conversation."""
     media = [noise(model, number) for number in range(3)]
     return make_prompt(conversation(model), media, model.family, model.processor, "Answer.")
+
+
+def assert_as_transformers(model, made, close=1e-5):
+    """Hold ids, tensors and logits of a prompt against those of the HF processor and model."""
+    inputs = hf_inputs(model, made)
+    assert list(made.encoded.ids) == inputs["input_ids"][0].tolist()
+    for name, tensor in made.encoded.tensors.items():
+        assert torch.equal(tensor, inputs[name]), name
+    with torch.no_grad():
+        theirs = model.model(**inputs).logits
+    torch.testing.assert_close(logits(model, [made]), theirs, atol=close, rtol=0)
+
+
+def assert_rows_alone(model, prompts, rows, close=1e-5):
+    """Hold the logits of prompts in rows of one batch against those of each prompt alone."""
+    for row, r in zip(logits(model, prompts, rows), rows, strict=True):
+        alone = logits(model, [prompts[r]])[0]
+        torch.testing.assert_close(row[-len(alone) :], alone, atol=close, rtol=0)

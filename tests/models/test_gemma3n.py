@@ -11,7 +11,15 @@ import pytest
 import torch
 import transformers
 
-from helpers.prompts import ask, ask_about_images, hf_inputs, image, logits
+from helpers.prompts import (
+    ask,
+    ask_about_images,
+    assert_as_transformers,
+    assert_rows_alone,
+    hf_inputs,
+    image,
+    logits,
+)
 from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, packed, rollouts_of
 from helpers.small import CORPUS, TEXT, audio, loaded
 from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
@@ -54,23 +62,14 @@ def policy_of(text: object = (), **fields: object) -> Policy:
 @pytest.mark.parametrize("case", CASES)
 def test_audio_and_images_are_encoded_and_computed_as_by_transformers(case: str) -> None:
     model = loaded("gemma3n")
-    made = ask(model, *CASES[case]())
-    inputs = hf_inputs(model, made)
-    assert list(made.encoded.ids) == inputs["input_ids"][0].tolist()
-    for name, tensor in made.encoded.tensors.items():
-        assert torch.equal(tensor, inputs[name]), name
-    with torch.no_grad():
-        torch.testing.assert_close(logits(model, [made]), model.model(**inputs).logits, **CLOSE)
+    assert_as_transformers(model, ask(model, *CASES[case]()))
 
 
 def test_rows_of_mixed_media_equal_each_prompt_alone() -> None:
     model = loaded("gemma3n")
     prompts = [ask(model, *CASES[c]()) for c in ("all", "audio", "two audios")]
     prompts += [ask_about_images(model, (60, 60)), ask_about_images(model)]
-    rows = [4, 0, 2, 2, 1, 3]
-    for row, r in zip(logits(model, prompts, rows), rows, strict=True):
-        alone = logits(model, [prompts[r]])[0]
-        torch.testing.assert_close(row[-len(alone) :], alone, **CLOSE)
+    assert_rows_alone(model, prompts, [4, 0, 2, 2, 1, 3])
 
 
 def test_a_recording_is_heard_as_in_its_own_turn_however_long_the_next_turns_is() -> None:

@@ -7,7 +7,15 @@ import functools
 import pytest
 import torch
 
-from helpers.prompts import ask, ask_about_images, hf_inputs, image, logits
+from helpers.prompts import (
+    ask,
+    ask_about_images,
+    assert_as_transformers,
+    assert_rows_alone,
+    hf_inputs,
+    image,
+    logits,
+)
 from helpers.shared_forward import (
     GRADIENT,
     LOGPROBS,
@@ -84,23 +92,14 @@ def policy_of(kind: str, **fields: object) -> Policy:
 @pytest.mark.parametrize("case", CASES)
 def test_videos_and_audio_are_encoded_and_computed_as_by_transformers(case: str) -> None:
     model = loaded("gemma4")
-    made = ask(model, *CASES[case]())
-    inputs = hf_inputs(model, made)
-    assert list(made.encoded.ids) == inputs["input_ids"][0].tolist()
-    for name, tensor in made.encoded.tensors.items():
-        assert torch.equal(tensor, inputs[name]), name
-    with torch.no_grad():
-        torch.testing.assert_close(logits(model, [made]), model.model(**inputs).logits, **CLOSE)
+    assert_as_transformers(model, ask(model, *CASES[case]()))
 
 
 def test_rows_of_mixed_media_equal_each_prompt_alone() -> None:
     model = loaded("gemma4")
     prompts = [ask(model, *CASES[c]()) for c in ("all", "audio", "a video")]
     prompts += [ask_about_images(model, (60, 60)), ask_about_images(model)]
-    rows = [4, 0, 2, 2, 1, 3]
-    for row, r in zip(logits(model, prompts, rows), rows, strict=True):
-        alone = logits(model, [prompts[r]])[0]
-        torch.testing.assert_close(row[-len(alone) :], alone, **CLOSE)
+    assert_rows_alone(model, prompts, [4, 0, 2, 2, 1, 3])
 
 
 @pytest.mark.parametrize("kind", KINDS)
