@@ -249,6 +249,7 @@ def test_the_shared_forward_equals_the_plain_one(sharing, images):
     ids=["checkpointing", "lora"],
 )
 def test_the_shared_forward_equals_the_plain_one_however_it_is_trained(sharing, training):
+    torch.manual_seed(0)  # adapters begin at random
     made = with_live_adapter(policy(sharing, **training))
     logprobs, gradient = gaps(made, micro_batch(made))
     assert logprobs < LOGPROBS * (3 if sharing.startswith("qwen3_5") else 1)  # states round, too
