@@ -55,7 +55,7 @@ def sketch(
     With `layers`, a published model has only as many in each of these parts (`text`, `vision`, `audio`).
 
     Raises:
-        UserError: the architecture is unknown here, its weights are quantized, or it has experts in float32.
+        UserError: the architecture is unknown, its weights are quantized, or its experts not in bfloat16.
     """
     if config.quantization:
         raise UserError(
