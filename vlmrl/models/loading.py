@@ -21,7 +21,6 @@ from vlmrl import plugins
 from vlmrl.config import ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.base import Family, family_of
-from vlmrl.system.files import read_json
 
 MAX_HEAD = 2**27
 """Bytes of a weight file's head, which names its tensors, that `fingerprint` reads."""
@@ -159,7 +158,7 @@ def _from_checkpoint(path: str, config: ModelConfig, as_stored: bool) -> tuple[F
     if not as_stored:
         for parameter in model.parameters():
             parameter.data = _align(parameter.data.contiguous())
-    _forget_loading(model.config, processor, stated, Path(path))
+    _forget_loading(model.config, stated)
     return family, model, processor
 
 
@@ -171,26 +170,35 @@ def _read_processor(path: str, common: dict[str, Any]) -> Any:
     """
     processor = transformers.AutoProcessor.from_pretrained(path, mistral_format=False, **common)
     plain = transformers.PreTrainedTokenizerFast
-    declared = get_tokenizer_config(path, **common).get("tokenizer_class")
-    if declared == plain.__name__ and type(processor.tokenizer) is not plain:
+    declared = get_tokenizer_config(path, **common)
+    if declared.get("tokenizer_class") == plain.__name__ and type(processor.tokenizer) is not plain:
         processor.tokenizer = plain.from_pretrained(path, **common)
+    for key in LOADED:
+        if declared.get(key) is None:
+            processor.tokenizer.init_kwargs.pop(key, None)
     return processor
 
 
 LOADED = {"is_local", "local_files_only", "mistral_format", "model_specific_special_tokens"}
-"""Keys that a loaded tokenizer writes to its config though the files that it is from may lack them."""
+LOADED |= {"max_length", "pad_to_multiple_of"}
+"""Keys that loading gives to a tokenizer though the config that it is from may lack them.
+
+The last two are of a batch that was padded before the tokenizer was saved; a processor would pad audio so.
+"""
 
 
-def _forget_loading(config: Any, processor: Any, stated: Any, path: Path) -> None:
-    """Take back what loading adds to configs, so that a copy of a folder has the keys of the folder."""
+def save_processor(processor: Any, folder: str) -> None:
+    """Save a processor without the padding of the last batch, which a reader would take as stated."""
+    processor.tokenizer.backend_tokenizer.no_padding()
+    processor.save_pretrained(folder)
+
+
+def _forget_loading(config: Any, stated: Any) -> None:
+    """Take back what loading adds to a config, so that a copy of a folder has the keys of the folder."""
     for name in ("", *stated.sub_configs):
         own, written = (getattr(each, name, None) if name else each for each in (config, stated))
         if own is not None and written is not None and written.dtype is None:
             own.dtype = None
-    file = path / "tokenizer_config.json"
-    if file.is_file():
-        for key in LOADED - read_json(file).keys():
-            processor.tokenizer.init_kwargs.pop(key, None)
 
 
 def _align(weight: torch.Tensor) -> torch.Tensor:

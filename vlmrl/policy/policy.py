@@ -33,7 +33,7 @@ from vlmrl.models import attention, value_head
 from vlmrl.models.base import Family
 from vlmrl.models.cache_sizes import recurs
 from vlmrl.models.frozen_towers import install
-from vlmrl.models.loading import fingerprint
+from vlmrl.models.loading import fingerprint, save_processor
 from vlmrl.policy import trainable, weights
 from vlmrl.policy.gradient_sums import sum_gradients
 from vlmrl.policy.loss_metrics import add, averages, engine_gap
@@ -741,7 +741,7 @@ class Policy:
         if self.sharded is None:
             if distributed.is_main():
                 self.family.save(self.base, folder, self.weights())
-                self.processor.save_pretrained(folder)
+                save_processor(self.processor, folder)
             return
         self.save_frame(folder)
         written = distributed.gather(len(weights.write_parts(Path(folder), self.parts())))
@@ -754,7 +754,7 @@ class Policy:
         if distributed.is_main():
             self.family.save(self.base, folder, {})
             (Path(folder) / weights.NAME).unlink(missing_ok=True)
-            self.processor.save_pretrained(folder)
+            save_processor(self.processor, folder)
 
     def parts(self) -> Iterator[tuple[int, Unit]]:
         """Yield the parts of the weights that this rank writes, as files hold them, see `deal_parts`.

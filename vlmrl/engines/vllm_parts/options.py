@@ -19,6 +19,7 @@ from vlmrl.engines.base import Capabilities, Engine
 from vlmrl.engines.vllm_parts.adapted_vllm import LOAD_FORMAT
 from vlmrl.errors import UserError
 from vlmrl.models.cache_sizes import recurs
+from vlmrl.models.loading import save_processor
 from vlmrl.schema import Prompt
 from vlmrl.schema.media import Audio, Video
 from vlmrl.system.files import writing
@@ -279,7 +280,7 @@ def save_model_files(policy: ServedPolicy, folder: str) -> None:
     """Write what vLLM reads of the policy's model before any weights come."""
     with writing(Path(folder)):
         policy.family.export_config(policy.base, folder)
-        policy.processor.save_pretrained(folder)
+        save_processor(policy.processor, folder)
 
 
 def model_files(policy: ServedPolicy, folder: Path) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models import tower_weights
 from vlmrl.models.base import Family
-from vlmrl.models.loading import load_model
+from vlmrl.models.loading import load_model, save_processor
 from vlmrl.system.files import require_room, write_bytes, writing
 
 WEIGHTS = "model.safetensors"
@@ -50,7 +50,7 @@ def assemble(build: BuildConfig, out: Path, seed: int, sizes_only: bool) -> list
         family.save(model, str(out), {} if sizes_only else model.state_dict())
         if sizes_only:
             (out / WEIGHTS).unlink(missing_ok=True)
-        processor.save_pretrained(out)
+        save_processor(processor, str(out))
     write_bytes(
         out / "README.md", ("\n".join(["# An assembled model", "", *lines]) + "\n").encode()
     )
