@@ -35,6 +35,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+DAILY = ("bfloat16", "frozen tower")
+
+
 def config_of(case: str, strategy: str) -> Config:
     """The config of a case; two ranks have two prompts each."""
     build = {"text": {**small.TEXT, **WIDE}, "vocab_size": 320}
@@ -117,11 +120,11 @@ def sent(case: str, folder: Path) -> int:
     return synced(made, folder, dtype="bfloat16")["files"]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, cases: list[str]) -> None:
     torch.set_num_threads(1)
     with distributed.session(60):
         found: dict[str, Any] = {
-            strategy: {case: measured(case, strategy) for case in CASES}
+            strategy: {case: measured(case, strategy) for case in cases}
             for strategy in ("ddp", "fsdp2")
         }
         found["sent"] = sent("whole", folder / "synced")
@@ -129,4 +132,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

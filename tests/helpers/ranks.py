@@ -1,8 +1,8 @@
 """What `test_distributed` runs on several ranks, and on one to compare with.
 
-    torchrun --standalone --nproc-per-node 2 tests/helpers/ranks.py FOLDER
+    torchrun --standalone --nproc-per-node 2 tests/helpers/ranks.py FOLDER BY_ONE CASE ...
 
-writes what every case came to, and every rank the numbers it must share with the others.
+writes what each case came to, and every rank the numbers it must share with the others.
 """
 
 from __future__ import annotations
@@ -146,6 +146,11 @@ CASES = {
     ),
 }
 
+DAILY = (
+    *("even", "one rank sees text only", "one rank has nothing", "shared forward", "bfloat16"),
+    *("several updates, a reference, entropy", "adapter", "DoRA", "row facts", "experts"),
+    *("all media frozen, one rank sees text only", "dealt from one rank", "states handed on"),
+)
 
 READ: dict[str, tuple[str, dict[str, Any]]] = {
     "whole": ("qwen2_5_vl", {}),
@@ -430,7 +435,7 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     with distributed.session(60):
         found = {
-            strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in CASES}
+            strategy: {name: outcome(name, folder, strategy == "fsdp2") for name in sys.argv[3:]}
             for strategy in ("ddp", "fsdp2")
         }
         found["counted"], found["read"] = counted(folder), read_in_slices(folder)

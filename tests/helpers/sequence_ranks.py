@@ -1,8 +1,8 @@
 """What `test_sequence_parallel` runs on two or four ranks, two of which share all tokens.
 
-    torchrun --standalone --nproc-per-node 2 tests/helpers/sequence_ranks.py FOLDER SET
+    torchrun --standalone --nproc-per-node 2 tests/helpers/sequence_ranks.py FOLDER SET CASE ...
 
-writes what every case of one of `SETS` came to, and the bytes that each rank keeps for the backward.
+writes what each of these cases of one of `SETS` came to, and the bytes that each rank keeps for the backward.
 """
 
 from __future__ import annotations
@@ -78,6 +78,11 @@ FAMILIES = {
     )
     for shared in ("off", "on")
 }
+DAILY = (
+    *("plain", "deepstack, shared", "checkpointing", "adapter, several updates"),
+    *("dealt from one rank", "row facts", "experts of the engine, shared"),
+)
+"""Of `CASES`."""
 SETS = {"cases": CASES, "of four": OF_FOUR, "families": FAMILIES}
 
 
@@ -115,20 +120,22 @@ def kept(name: str) -> int:
     return sum(sizes.values())
 
 
-def main(folder: Path, cases: str) -> None:
+def main(folder: Path, kind: str, cases: list[str]) -> None:
     torch.set_num_threads(1)
     with distributed.session(60, sequence_parallel=2):
         found: dict[str, Any] = {
             strategy: {
-                name: outcome_of(case, folder / f"{name} {strategy}", strategy == "fsdp2")
-                for name, case in SETS[cases].items()
+                name: outcome_of(
+                    SETS[kind][name], folder / f"{name} {strategy}", strategy == "fsdp2"
+                )
+                for name in cases
             }
             for strategy in ("ddp", "fsdp2")
         }
-        if cases == "cases":
+        if kind == "cases":
             found["kept"] = {name: kept(name) for name in LONG}
         torch.save(found, folder / f"rank-{distributed.rank()}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

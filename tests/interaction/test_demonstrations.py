@@ -278,7 +278,9 @@ ROWS = """
 run: {{name: called, dir: {home}/run, steps: 2, threads: 1, report: false}}
 tracking: {{tensorboard: false}}
 model:
-  build: {{family: qwen2_5_vl}}
+  build:
+    family: qwen2_5_vl
+    text: {{hidden_size: 64, num_attention_heads: 2, num_key_value_heads: 2, num_hidden_layers: 2}}
   max_pixels: 3136
 data:
   workers: 0
@@ -288,7 +290,7 @@ data:
       options: {{path: {home}/train.jsonl}}
       template: think_answer
       tools: [crop]
-sft: {{sources: [*rows], max_steps: 120, batch_size: 4, lr: 3.0e-3, warmup_steps: 10, decay_steps: 10}}
+sft: {{sources: [*rows], max_steps: 100, batch_size: 2, lr: 3.0e-3, warmup_steps: 10, decay_steps: 10}}
 rollout: {{prompts: 2, group_size: 4, max_tokens: 96, temperature: 0.2, turns: {{max_turns: 2}}}}
 evaluation:
 rewards: [exact, {{verifier: tool_used, weight: 0.5}}]

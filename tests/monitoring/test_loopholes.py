@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.daily import marked
 from helpers.scripted_policies import (
     HONEST,
     PLANTED,
@@ -41,7 +42,9 @@ def first_alarm(lines: Lines) -> int | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(PLANTED))
+@pytest.mark.parametrize(
+    "name", marked(sorted(PLANTED), ["chains", "constant", "copied question", "repeated boxes"])
+)
 def test_a_planted_loophole_is_flagged_before_the_reward_has_doubled(
     name: str, tmp_path: Path
 ) -> None:

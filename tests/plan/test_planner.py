@@ -11,6 +11,7 @@ import torch
 from transformers.models.qwen3_5 import modeling_qwen3_5
 
 from helpers import planned_ranks, small
+from helpers.daily import due, marked
 from helpers.runs import torchrun
 from vlmrl.config import LoraConfig
 from vlmrl.engines.hf import Hf
@@ -80,16 +81,19 @@ def test_chunks_at_once_keep_what_a_loop_over_them_keeps(tokens: int, begun: boo
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def by_two(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     """What two ranks measured, by rank."""
     folder = tmp_path_factory.mktemp("planned")
-    done = torchrun(planned_ranks.__file__, str(folder))
+    cases = due(request, planned_ranks.CASES, planned_ranks.DAILY)
+    done = torchrun(planned_ranks.__file__, str(folder), *cases)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", planned_ranks.CASES)
+@pytest.mark.parametrize("case", marked(planned_ranks.CASES, planned_ranks.DAILY))
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_a_rank_of_two_needs_what_is_forecast(strategy: str, case: str, by_two: Any) -> None:
     config = planned_ranks.config_of(case, strategy)

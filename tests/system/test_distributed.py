@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from helpers import ranks
+from helpers.daily import due, marked
 from helpers.kills import ACTING
 from helpers.runs import TINY, metric_lines, torchrun
 from vlmrl.assemble import lifecycle
@@ -42,23 +43,26 @@ def by_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder_of_two(tmp_path_factory: pytest.TempPathFactory, by_one: Path) -> Path:
-    """Where two ranks wrote what every case came to, and their checkpoints."""
+def folder_of_two(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, by_one: Path
+) -> Path:
+    """Where two ranks wrote what each case came to, and their checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one), timeout=600)
+    cases = due(request, ranks.CASES, ranks.DAILY)
+    done = torchrun(str(Path(ranks.__file__)), str(folder), str(by_one), *cases, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
 def by_two(folder_of_two: Path) -> list[dict[str, Any]]:
-    """What every case came to on two ranks, by rank."""
+    """What each case came to on two ranks, by rank."""
     paths = [folder_of_two / f"rank-{rank}.pt" for rank in range(2)]
     return [torch.load(path, weights_only=True) for path in paths]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ranks.CASES)
+@pytest.mark.parametrize("name", marked(ranks.CASES, ranks.DAILY))
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_ranks_give_the_update_of_one(strategy, name, by_two, tmp_path):
     alone = ranks.outcome(name, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import exchange, ranks, sequence_ranks
+from helpers.daily import due, marked
 from helpers.rollouts_ahead import HELPERS
 from helpers.runs import TINY, final_state, final_values, metric_lines, torchrun
 from helpers.small import policy
@@ -80,17 +82,23 @@ def test_a_slice_has_the_features_of_its_own_places(length, parts, seed):
 # ---------------------------------------------------------------------------------------- ranks
 
 
-def found_by(number: int, cases: str, folder: Path) -> list[dict[str, Any]]:
-    """What every case came to on this number of ranks, by rank."""
+def found_by(
+    number: int, kind: str, folder: Path, cases: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """What each case of a set, or of these, came to on this number of ranks, by rank."""
     script = str(Path(sequence_ranks.__file__))
-    done = torchrun(script, str(folder), cases, processes=number)
+    named = cases or sequence_ranks.SETS[kind]
+    done = torchrun(script, str(folder), kind, *named, processes=number)
     assert done.returncode == 0, done.stderr
     return [torch.load(folder / f"rank-{n}.pt", weights_only=True) for n in range(number)]
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return found_by(2, "cases", tmp_path_factory.mktemp("two"))
+def by_two(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    cases = due(request, sequence_ranks.CASES, sequence_ranks.DAILY)
+    return found_by(2, "cases", tmp_path_factory.mktemp("two"), cases)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +124,7 @@ def require_the_update_of_one(case: ranks.Case, found: list[dict[str, Any]], fol
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sequence_ranks.CASES)
+@pytest.mark.parametrize("name", marked(sequence_ranks.CASES, sequence_ranks.DAILY))
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_ranks_that_share_all_tokens_give_the_update_of_one(strategy, name, by_two, tmp_path):
     found = [of_rank[strategy][name] for of_rank in by_two]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.daily import marked
 from helpers.interrupts import stop_after
 from helpers.runs import TINY, final_state, metric_lines, torchrun
 from helpers.shared_forward import packed, rollouts_of
@@ -131,7 +132,9 @@ def require_same(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [2, STEPS, STEPS + 2])
+@pytest.mark.parametrize(
+    "steps", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (STEPS, STEPS + 2))]
+)
 def test_a_run_that_was_interrupted_in_either_part_is_the_whole_run(
     steps: int, whole: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -166,7 +169,7 @@ def test_the_report_marks_where_it_ends(whole: tuple[Path, Path, list[str]]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", marked(["ddp", "fsdp2"], ["fsdp2"]))
 def test_two_ranks_align_as_one_does(
     strategy: str, whole: tuple[Path, Path, list[str]], tmp_path: Path
 ) -> None:
