@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers.rollouts_ahead import SPARSE, ahead_config, begin_training
-from vlmrl.assemble.build import RandomRewards, ShuffledRewards
 from vlmrl.schema import PromptBatch, Rewards, Rollouts
+from vlmrl.training.controls import RandomRewards, ShuffledRewards
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
 
 

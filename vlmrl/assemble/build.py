@@ -6,7 +6,7 @@ import functools
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,57 +46,17 @@ from vlmrl.policy.policy import Policy
 from vlmrl.runs import run_folder
 from vlmrl.runs.output.outputs import Output
 from vlmrl.runs.run_log import SILENT, RunLog
-from vlmrl.schema import Rewards, Rollouts
 from vlmrl.scoring.scorer import Scorer
 from vlmrl.system import distributed
 from vlmrl.system.deadline_pool import DeadlinePool, MakePool
 from vlmrl.system.timers import PhaseTimers
 from vlmrl.training.rollout_queue import RolloutQueue
-from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
+from vlmrl.training.strategy import RunParts, Strategy
 from vlmrl.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from vlmrl.engines.vllm_parts.server import Fleet
     from vlmrl.training.teacher import Teacher
-
-# --------------------------------------------------------------------------------------------------
-# A negative control: the same rewards, permuted over the whole batch. Nothing can be learned from them.
-
-
-SEED_PURPOSE = 12
-
-
-@dataclass(frozen=True)
-class ShuffledRewards(Strategy):
-    """The strategy behind `control.shuffle_rewards`."""
-
-    def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
-    ) -> tuple[Rollouts, Rewards]:
-        """Permute totals and validity over all completions [P * G]; verdicts stay where they are."""
-        generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))
-        order = torch.randperm(rewards.total.numel(), generator=generator)
-        order = order.view(rewards.total.shape)
-        total, valid = rewards.total.flatten()[order], rewards.valid.flatten()[order]
-        return rollouts, Rewards(total, valid, rewards.verdicts)
-
-
-@dataclass(frozen=True)
-class RandomRewards(Strategy):
-    """The strategy behind `control.random_rewards`."""
-
-    chance: float = 0.5
-
-    def expand(
-        self, rollouts: Rollouts, rewards: Rewards, draw: BatchDraw, run: RunParts
-    ) -> tuple[Rollouts, Rewards]:
-        """Replace totals [P, G] by 1 or 0 at random; what has no reward has none, verdicts stay."""
-        generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))
-        total = (torch.rand(rewards.total.shape, generator=generator) < self.chance).float()
-        return rollouts, replace(rewards, total=torch.where(rewards.valid, total, 0.0))
-
-
-# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -178,6 +138,10 @@ def build_trainer(
 def _build_strategies(config: Config) -> list[Strategy]:
     """Build what the config adds to the plain step, in the order in which it acts."""
     named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
+    if config.control.random_rewards is None and not config.control.shuffle_rewards:
+        return named
+    from vlmrl.training.controls import RandomRewards, ShuffledRewards
+
     if config.control.random_rewards is not None:
         named.append(RandomRewards(config.control.random_rewards))
     return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
