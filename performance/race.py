@@ -57,6 +57,7 @@ TASKS = {
     "images": Task(64),
     "video": Task(128),
     "thought": Task(32),
+    "photos": Task(128),
 }
 COLUMNS = (
     "| task | seed | trainer | value | at step | CPU s a step | CPU s | wall s | peak MiB |",

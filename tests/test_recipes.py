@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers.chat_server import chat_servers, reply_as_asked
+from helpers.daily import marked
 from helpers.rating_models import save_clip, save_value_head
 from helpers.recipe_rows import DRAWN, write_rows
 from helpers.score_server import addresses, score_servers
@@ -73,10 +74,7 @@ def test_a_choice_prompt_of_a_recipe_shows_each_option(
     assert {"recipes/video_r1", "recipes/humanomni_v2", "recipes/mixed_r1"} <= tried
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in RECIPES],
-)
+@pytest.mark.parametrize("name", marked(RECIPES, QUICK))
 def test_a_recipe_takes_two_steps_with_a_small_model(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from helpers.benchmark_runs import run as evaluate_benchmark
+from helpers.daily import marked
 from helpers.published import FLAC, ROWS, write_published
 from helpers.small import loaded
 from helpers.videos import write_video
@@ -20,10 +21,13 @@ from vlmrl.cli.app import app
 pytestmark = pytest.mark.slow
 
 BENCHMARKS = {"image": "ai2d", "video": "perception_test", "audio": "mmar"}
+DAILY = ("gemma3n", "gemma4", "internvl", "qwen2_5_omni", "qwen3_5", "qwen3_vl", "voxtral")
 KINDS = {name: plugins.load("family", name).kinds for name in plugins.names("family")}
 
 
-@pytest.fixture(scope="module", params=[name for name, kinds in KINDS.items() if kinds])
+@pytest.fixture(
+    scope="module", params=marked([name for name, kinds in KINDS.items() if kinds], DAILY)
+)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path]:

@@ -232,7 +232,7 @@ def paired_coverage(aggregate: str, images: int, sets: int) -> float:
     return inside / sets
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interval_of_a_difference_of_pooled_precision_covers_the_truth() -> None:
     assert 0.88 <= paired_coverage("ap50", 60, 100) <= 1.0
 

@@ -204,7 +204,7 @@ def test_the_space_of_a_table_is_never_proposed(tmp_path: Path) -> None:
     assert source["options"] == {"path": "rows.jsonl", "columns": columns, "box_space": "pixel"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_said_for_cards_is_what_plan_counts(tmp_path: Path) -> None:
     """Adapters on 24 GB: `vlmrl plan` of the file that was written counts the same and finds that it fits."""
     write_coco(tmp_path / "photos")

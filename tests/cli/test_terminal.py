@@ -217,7 +217,7 @@ def test_a_mistake_is_an_object_and_one_line(tmp_path: Path) -> None:
     require_refusal(ran.returncode, ran.stderr, told["error"], "stepz")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rating_and_demonstrating_say_as_much_to_programs_as_to_people(tmp_path: Path) -> None:
     model = str(save_small_model(tmp_path / "tiny"))
     common = [*TINY, "--samples", "2", "--limit", "6", "--batch-size", "2", "--metric", "reward"]
@@ -256,7 +256,7 @@ def test_rating_and_demonstrating_say_as_much_to_programs_as_to_people(tmp_path:
     require_named(said[-1], "6 rows", "reward of 9")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_benchmark_is_an_object_and_a_line_of_its_own(tmp_path: Path) -> None:
     model, data = save_small_model(tmp_path / "tiny"), tmp_path / "data"
     for name in ("chartqa", "ai2d"):

@@ -5,6 +5,7 @@ Their heads are tied, the harder case: vLLM keeps a copy of the head.
 
 import pytest
 
+from helpers.daily import marked
 from helpers.prompts import (
     IMAGE_FAMILIES,
     VIDEO_CASES,
@@ -54,11 +55,7 @@ def tied_policy(name, **fields):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in DAILY else pytest.mark.nightly)
-        for name in sorted({*IMAGE_FAMILIES} - {*FAMILIES, *UNSERVED, *BFLOAT16_ON_CPU})
-    ],
+    "name", marked(sorted({*IMAGE_FAMILIES} - {*FAMILIES, *UNSERVED, *BFLOAT16_ON_CPU}), DAILY)
 )
 def test_log_probs_equal_the_trainers_before_and_after_a_sync(name):
     made = tied_policy(name)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.daily import marked
 from helpers.small import CORPUS, model_config
 from vlmrl import plugins
 from vlmrl.config import ModelConfig
 from vlmrl.models.loading import Loaded, load_model, save_processor
 
 FAMILIES = plugins.names("family")
+DAILY = ("gemma4", "internvl", "lfm2_vl", "qwen2_5_vl", "qwen3_5_moe", "voxtral")
 
 
 def save(loaded: Loaded, folder: Path) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def save(loaded: Loaded, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", marked(FAMILIES, DAILY))
 def test_configs_gain_no_keys(family: str, tmp_path: Path) -> None:
     built = save(load_model(model_config(family), CORPUS), tmp_path / "built")
     for number in range(2):

@@ -73,7 +73,7 @@ class Section(BaseModel):
     a dump the schedule itself.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
     _schedules: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
