@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +74,26 @@ def test_it_takes_large_products_only_and_only_inside() -> None:
         assert taken in operators(large)
         assert taken not in operators(lambda: draw(8, 16) @ draw(16, 8))
     assert taken not in operators(large)
+
+
+MANY_SHAPES = """
+import resource, torch
+from vlmrl.system import cpu_products
+torch.set_num_threads(1)
+with cpu_products.by_onednn():
+    for rows in range(300, 600):
+        if rows == 400:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        torch.ones(rows, 256) @ torch.ones(256, 512)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_code_of_many_shapes_is_not_kept() -> None:
+    """Of 200 more shapes it would be 130 MiB; this much is of those that were last."""
+    done = subprocess.run([sys.executable, "-c", MANY_SHAPES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 60 * 1024
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ MKL, which torch's x86 builds use, leaves AVX-512 alone on a CPU that is not Int
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,11 @@ from vlmrl.errors import UserError
 LEAST = 2**21
 """Multiplications of a product from which on oneDNN takes it: for a smaller one, asking takes too long."""
 
+CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Variables that bound what oneDNN, and torch around it, keep; read at the first product."""
+CAPACITY = 64
+"""Shapes of which code is kept. Lengths differ from step to step, so of 1,024 most are not met again."""
+
 
 @contextmanager
 def by_onednn() -> Iterator[None]:
@@ -30,6 +36,8 @@ def by_onednn() -> Iterator[None]:
         raise UserError(
             "run.cpu_products: expected torch for this build of torch, which lacks oneDNN"
         )
+    for variable in CACHES:
+        os.environ.setdefault(variable, str(CAPACITY))
     multiply = torch.ops.mkldnn._linear_pointwise.default
     own_mm, own_addmm = (torch.library.get_kernel(f"aten::{n}", "CPU") for n in ("mm", "addmm"))
 

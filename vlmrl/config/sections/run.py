@@ -261,7 +261,7 @@ class RunConfig(Section):
     """CPU threads of torch. Absent: torch's own choice."""
     cpu_products: Free[Literal["torch", "onednn"]] = "torch"
     """What multiplies float32 matrices on a CPU: torch as it chooses, or oneDNN, about twice as fast on AMD
-    CPUs with AVX-512, with results that differ in their last bits and up to 0.3 GB more memory."""
+    CPUs with AVX-512, with results that differ in their last bits and up to 0.1 GB more memory."""
     save_every: Free[int] = Field(50, ge=1)
     """Steps between checkpoints."""
     save_in_background: Free[bool] = False
