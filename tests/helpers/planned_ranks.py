@@ -35,7 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-DAILY = ("bfloat16", "frozen tower")
+DAILY = ("bfloat16",)
 
 
 def config_of(case: str, strategy: str) -> Config:

@@ -60,14 +60,17 @@ def test_an_interrupted_run_resumes_bit_for_bit(whole, tmp_path, monkeypatch, st
 @pytest.mark.parametrize(
     "more",
     [
-        ["model.lora={rank: 2}", "algorithm=dapo"],
+        pytest.param(["model.lora={rank: 2}", "algorithm=dapo"], marks=pytest.mark.nightly),
         [
             "model.lora={rank: 2, full: [projector]}",
             "model.freeze=[vision]",
             "optimizer.lr_factors={projector: 5}",
             "algorithm.options.kl=0.1",
         ],
-        ["algorithm.options.kl=0.1", "optimizer.minibatches=2", "optimizer.epochs=2"],
+        pytest.param(
+            ["algorithm.options.kl=0.1", "optimizer.minibatches=2", "optimizer.epochs=2"],
+            marks=pytest.mark.nightly,
+        ),
         [
             "data.workers=1",
             "algorithm=rloo",
@@ -151,7 +154,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_always_resumes_and_ends_the_same(whole, tmp_path):
-    kills = int(os.environ.get("VLMRL_KILLS", "3"))
+    kills = int(os.environ.get("VLMRL_KILLS", "2"))
     folder, rng = tmp_path / "run", random.Random(0)
     arguments = ["train", "quickstart", f"run.dir={folder}", *TINY, "run.save_every=1"]
     command = [sys.executable, "-m", "vlmrl", *arguments, "resume=auto"]
