@@ -46,7 +46,7 @@ def test_a_verifier_says_where_it_is_from_and_how_it_is_used() -> None:
         assert sections.keys() & {"Used by", "Published sets"}, f"{name}: who uses it?"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_part_has_a_page_with_its_options(pages: dict[str, str]) -> None:
     for kind, name in PARTS:
         folder = f"reference/{part_pages.FOLDERS[kind]}"
@@ -103,7 +103,7 @@ def test_every_command_is_on_its_page() -> None:
     assert [name for name in walk(root, "vlmrl") if f"## `{name}`\n" not in page] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_published_json_schema_is_current(pages: dict[str, str]) -> None:
     published = json.loads(pages["reference/config.schema.json"])
     assert published == json.loads(config.schema())
@@ -130,7 +130,7 @@ def test_arrows_that_follow_from_others_are_left_out() -> None:
 # -------------------------------------------------------------------------------------------- links
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_link_to_a_generated_page_is_dead(pages: dict[str, str]) -> None:
     """`make style` knows the form of their names; here is which of them there are."""
     dead = []
@@ -143,7 +143,7 @@ def test_no_link_to_a_generated_page_is_dead(pages: dict[str, str]) -> None:
     assert dead == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_link_of_a_page_of_recipes_is_dead(pages: dict[str, str]) -> None:
     known = {*pages, *hook.OUTSIDE.values()}
     written = {path: text for path, text in pages.items() if path.startswith("recipes/")}

@@ -150,7 +150,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_is_killed_leaves_no_session(server: Server, tmp_path: Any) -> None:
     file = tmp_path / "killed.py"
     file.write_text(KILLED)

@@ -36,7 +36,7 @@ def lines(run: Run) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run[1] / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_slow_rank_is_named_once_with_its_machine(run: Run) -> None:
     said = re.findall("rank .* is slow: .*", run[0].stdout)
     assert len(said) == 1
@@ -44,7 +44,7 @@ def test_the_slow_rank_is_named_once_with_its_machine(run: Run) -> None:
     assert said[0].endswith("most of it in reward")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_step_says_who_was_slow_at_what(lines: list[dict[str, float]]) -> None:
     assert len(lines) == slow_rank.STEPS
     for line in lines:
@@ -57,7 +57,7 @@ def test_every_step_says_who_was_slow_at_what(lines: list[dict[str, float]]) -> 
         assert line["ranks/excess"] == pytest.approx(line["ranks/work/max"] / half - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_other_rank_waits_for_as_long(lines: list[dict[str, float]]) -> None:
     for line in lines:
         assert line["ranks/idle/min"] < 0.1 < 0.8 < line["ranks/idle/max"] < 1
@@ -65,7 +65,7 @@ def test_the_other_rank_waits_for_as_long(lines: list[dict[str, float]]) -> None
         assert line["time/reward"] == pytest.approx(line["ranks/reward/max"], abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_report_names_the_machine_and_has_a_section(run: Run) -> None:
     assert json.loads((run[1] / "ranks.json").read_text()) == {"0": ["node-0", "node-1"]}
     page = (run[1] / "report.html").read_bytes().decode(errors="replace")

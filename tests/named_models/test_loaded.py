@@ -98,7 +98,7 @@ def test_it_answers_as_in_this_process_and_leaves_this_ones_random_numbers_alone
         assert not servers()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_is_killed_or_stalls_is_replaced(folder: Path, replies: Path) -> None:
     model = open_model(named(folder, attempts=1))
     first = model.ask(greedy(), str)

@@ -48,14 +48,14 @@ def test_the_quickstart_is_equal_to_the_bit_and_is_only_read(finished: Path, cap
     assert contents(finished) == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_adapters_are_equal_to_the_bit(tmp_path: Path) -> None:
     proof = prove(train(tmp_path / "run", *LORA))
     assert proof.equal and (proof.start, proof.end) == (4, 5)
     assert all(d.count for d in proof.differences)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bit_that_was_changed_is_found(finished: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)

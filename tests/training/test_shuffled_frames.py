@@ -197,7 +197,7 @@ def test_the_control_group_is_not_trained_on_and_its_bonus_is(rows: Path, tmp_pa
     check_bonus(paid)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_several_processes_compare_as_one_does(rows: Path, tmp_path: Path) -> None:
     arguments = [*settings(rows, 0.3, 2), f"run.dir={tmp_path / 'two'}"]
     done = torchrun("-m", "vlmrl", "train", "quickstart", *arguments)

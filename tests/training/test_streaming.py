@@ -352,7 +352,7 @@ def test_a_checkpoint_between_batches_is_refused_without_streaming(
 # ------------------------------------------------------------------------------------------- ranks
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_ranks_take_the_same_groups_and_lose_none(
     tmp_path: Path, order: list[list[str]]
 ) -> None:
