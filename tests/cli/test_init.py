@@ -121,6 +121,7 @@ def test_what_is_written_for_a_cpu_trains(tmp_path: Path, form: str) -> None:
         assert f"asked as the run's data ask: {question}" in answered.stdout
 
 
+@pytest.mark.nightly
 def test_answers_in_a_terminal_are_those_of_flags(tmp_path: Path) -> None:
     """A wrong answer is asked again; an empty one takes what is proposed."""
     write_coco(tmp_path / "photos")
