@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.daily import marked
 from vlmrl import plugins
 from vlmrl.assemble import lifecycle
 from vlmrl.assemble.validate import validate
@@ -77,10 +78,12 @@ SOURCES = {
 """Config -> source -> verifiers."""
 INSTALLED = ("stamps", "drum_hits")
 """Configs whose card, of the same name, reads what a package of Debian installs."""
+CONFIGS = [name for name in shipped() if "/" not in name]
+SLOWEST = ("cards_mixed", "gui_world", "omni_mixed")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in shipped() if "/" not in name])
+@pytest.mark.parametrize("name", marked(CONFIGS, [c for c in CONFIGS if c not in SLOWEST]))
 def test_a_shipped_config_takes_two_steps_and_scores_every_source(
     tmp_path: Path, name: str
 ) -> None:

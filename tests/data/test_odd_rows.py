@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers import odd_rows
-from helpers.daily import marked
 from helpers.loaders import Files
 from vlmrl.data.files.opening import open_rows
 from vlmrl.data.source import Source
@@ -43,8 +42,8 @@ def test_odd_rows_are_named_and_end_nothing(folder: Path, card: str, data: st.Da
     odd_rows.account(odd_rows.source_of(folder, card, rows), folder, (0, 2))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("card", marked(odd_rows.CARDS, ["records"]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("card", odd_rows.CARDS)
 def test_every_odd_value_in_every_column(folder: Path, card: str) -> None:
     rows = [{column: value} for column in odd_rows.CARDS[card] for value in odd_rows.ODD]
     good, bad = odd_rows.account(odd_rows.source_of(folder, card, rows), folder, (0, 2))

@@ -73,7 +73,7 @@ class EarlyIdefics(Idefics3):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_thirteen_kinds_of_an_installed_package_pass_their_contracts_by_one_command(
     tmp_path: Path,
 ) -> None:

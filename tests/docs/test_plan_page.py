@@ -18,7 +18,7 @@ from vlmrl.features.plan.planner import find_verdicts
 PAGE = Path(__file__).parents[2] / "docs" / "scale" / "plan_verdicts.md"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_section_has_the_numbers_of_the_plan() -> None:
     page = "\n".join(plan_page.section("72B", (8, 64)))
     verdicts, seconds = _tables(page)

@@ -32,7 +32,7 @@ def test_parts_and_texts_are_as_stored(compared: list[str], group: str) -> None:
     assert lines and lines[-1].endswith(("same", "alike")), "\n".join([*lines, HINT])
 
 
-@pytest.mark.parametrize("group", ["runs", pytest.param("ranks", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("group", ["runs", pytest.param("ranks", marks=pytest.mark.nightly)])
 def test_runs_are_as_stored(group: str) -> None:
     lines = compare(group)
     assert lines and lines[-1].endswith(("same", "alike")), "\n".join([*lines, HINT])

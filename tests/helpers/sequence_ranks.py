@@ -79,8 +79,8 @@ FAMILIES = {
     for shared in ("off", "on")
 }
 DAILY = (
-    *("plain", "deepstack, shared", "checkpointing", "adapter, several updates"),
-    *("dealt from one rank", "row facts", "experts of the engine, shared"),
+    *("plain", "deepstack, shared", "adapter, several updates", "dealt from one rank"),
+    *("row facts", "experts of the engine, shared"),
 )
 """Of `CASES`."""
 SETS = {"cases": CASES, "of four": OF_FOUR, "families": FAMILIES}

@@ -35,7 +35,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 LONG = ("families", "trainings", "race")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_dry_run_answers_every_question_or_says_why_not(tmp_path: Path) -> None:
     from gpu_day.checks import CHECKS
 

@@ -56,7 +56,7 @@ def change_a_loss(run: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rollouts_ahead_of_the_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     train("quickstart", run, *AHEAD)
@@ -97,7 +97,7 @@ def test_a_tool_of_several_turns(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert find_unsteady_calls(run, run, 0, 5) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("says_so", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_tool_that_reads_the_clock_is_named(
     says_so: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -107,7 +107,7 @@ def test_it_is_the_training_of_a_model_whose_other_towers_are_frozen(tmp_path: P
         assert found == pytest.approx(line, rel=1e-4)
 
 
-@pytest.fixture(scope="module", params=["full", "lora"])
+@pytest.fixture(scope="module", params=marked(["full", "lora"], ["lora"]))
 def whole(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
     """A whole run, its checkpoint at the end of the first part, and what it adds to the config."""
     more = LORA if request.param == "lora" else []

@@ -78,7 +78,7 @@ def test_a_step_trains_on_stored_answers_and_counts_them_nowhere(tmp_path: Path)
     assert torch.isfinite(report.advantages.values).all() and report.advantages.kept.all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_curriculum_with_rehearsal_resumes_bit_for_bit(tmp_path, monkeypatch) -> None:
     def config(name: str, *more: str):
         short = ("sft=null", "evaluation=null", *CURRICULUM)

@@ -152,9 +152,9 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole(whole, tmp_path, monkeypat
     assert final_state(folder) == final_state(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_killed_at_random_moments_always_resumes_and_ends_the_same(whole, tmp_path):
-    kills = int(os.environ.get("VLMRL_KILLS", "2"))
+    kills = int(os.environ.get("VLMRL_KILLS", "3"))
     folder, rng = tmp_path / "run", random.Random(0)
     arguments = ["train", "quickstart", f"run.dir={folder}", *TINY, "run.save_every=1"]
     command = [sys.executable, "-m", "vlmrl", *arguments, "resume=auto"]

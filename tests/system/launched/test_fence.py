@@ -120,7 +120,7 @@ def test_a_rank_and_what_it_started_end_with_its_parent() -> None:
     assert [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_was_given_up_stops_at_its_next_write(tmp_path: Path) -> None:
     run = tmp_path / "run"
     number(tmp_path, 1)
