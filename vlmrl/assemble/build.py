@@ -29,7 +29,7 @@ from vlmrl.assemble.sources import (
     rewards_by_stage,
     weights_at,
 )
-from vlmrl.config import Config
+from vlmrl.config import Config, ControlConfig
 from vlmrl.config.exclusions import refuse_parts
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.sampler import Sampler
@@ -138,13 +138,11 @@ def build_trainer(
 def _build_strategies(config: Config) -> list[Strategy]:
     """Build what the config adds to the plain step, in the order in which it acts."""
     named = [plugins.build("strategy", ref.name, ref.options) for ref in config.strategies]
-    if config.control.random_rewards is None and not config.control.shuffle_rewards:
+    if config.control == ControlConfig():
         return named
-    from vlmrl.training.controls import RandomRewards, ShuffledRewards
+    from vlmrl.training.controls import build_controls
 
-    if config.control.random_rewards is not None:
-        named.append(RandomRewards(config.control.random_rewards))
-    return [*named, ShuffledRewards()] if config.control.shuffle_rewards else named
+    return [*named, *build_controls(config.control)]
 
 
 def _build_machines(config: Config, done: int, log: RunLog) -> Machines:

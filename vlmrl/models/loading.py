@@ -179,8 +179,10 @@ def _read_processor(path: str, common: dict[str, Any]) -> Any:
     return processor
 
 
-LOADED = {"is_local", "local_files_only", "mistral_format", "model_specific_special_tokens"}
-LOADED |= {"max_length", "pad_to_multiple_of"}
+LOADED = {
+    *("is_local", "local_files_only", "mistral_format", "model_specific_special_tokens"),
+    *("max_length", "pad_to_multiple_of"),
+}
 """Keys that loading gives to a tokenizer though the config that it is from may lack them.
 
 The last two are of a batch that was padded before the tokenizer was saved; a processor would pad audio so.
@@ -189,7 +191,8 @@ The last two are of a batch that was padded before the tokenizer was saved; a pr
 
 def save_processor(processor: Any, folder: str) -> None:
     """Save a processor without the padding of the last batch, which a reader would take as stated."""
-    processor.tokenizer.backend_tokenizer.no_padding()
+    if processor.tokenizer.is_fast:
+        processor.tokenizer.backend_tokenizer.no_padding()
     processor.save_pretrained(folder)
 
 

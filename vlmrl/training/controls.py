@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from vlmrl.config import ControlConfig
 from vlmrl.schema import Rewards, Rollouts
 from vlmrl.training.strategy import BatchDraw, RunParts, Strategy
 
@@ -40,3 +41,9 @@ class RandomRewards(Strategy):
         generator = torch.Generator().manual_seed(draw.seed(SEED_PURPOSE))
         total = (torch.rand(rewards.total.shape, generator=generator) < self.chance).float()
         return rollouts, replace(rewards, total=torch.where(rewards.valid, total, 0.0))
+
+
+def build_controls(control: ControlConfig) -> list[Strategy]:
+    """Return what a config's `control` asks for, in the order in which it acts."""
+    drawn = [] if control.random_rewards is None else [RandomRewards(control.random_rewards)]
+    return [*drawn, ShuffledRewards()] if control.shuffle_rewards else [*drawn]
