@@ -242,7 +242,7 @@ def ran(folder, *overrides):
     return medium, (folder / "run/report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_hears_clips_where_the_family_can_unless_the_config_says_no(tmp_path):
     omni = "model.build.family=qwen2_5_omni"
     for name, overrides, heard in (

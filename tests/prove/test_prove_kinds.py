@@ -84,7 +84,7 @@ def test_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "loss/total" in said and "2 ranks: on other machines" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tool_of_several_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     train("look_twice", run, *ASKING)

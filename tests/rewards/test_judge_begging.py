@@ -202,11 +202,8 @@ def test_the_bench_finds_a_judge_that_obeys_what_is_drawn_in_an_image(
     assert [f for f in report.findings if f.attack != attacks.NAME] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "paid"),
-    [pytest.param("pairs", False, marks=pytest.mark.nightly), ("soft_pairs", True)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "paid"), [("pairs", False), ("soft_pairs", True)])
 def test_the_bench_finds_a_judge_of_pairs_that_gives_way(
     tmp_path: Path, name: str, paid: bool
 ) -> None:

@@ -163,7 +163,7 @@ def train(folder: Path, port: int, *more: str) -> None:
     assert "tracker 'prometheus'" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_is_scraped_while_it_trains_and_counters_go_on(port: int, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(folder, port, "run.steps=2")
