@@ -14,6 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from helpers.daily import marked
 from vlmrl.config import tree
 
 SIZES = {"train": [(64, 48), (80, 60), (56, 56)], "val": [(60, 40), (48, 64)]}
@@ -91,9 +92,7 @@ def config_of(folder: Path, name: str = "mine.yaml") -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["yolo", *(pytest.param(f, marks=pytest.mark.nightly) for f in FORMS if f != "yolo")]
-)
+@pytest.mark.parametrize("form", marked(FORMS, ["yolo"]))
 def test_what_is_written_for_a_cpu_trains(tmp_path: Path, form: str) -> None:
     """Data in four forms; of the CSV, whose rows are too few to hold some out, nothing is evaluated."""
     write, task, verifier, card = FORMS[form]

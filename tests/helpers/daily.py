@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 
-def marked(cases: Iterable[str], daily: Collection[str]) -> list[Any]:
+def marked(cases: Iterable[object], daily: Collection[object]) -> list[Any]:
     """The cases as parameters of a test, of which those that are not daily are nightly."""
     return [pytest.param(c, marks=() if c in daily else pytest.mark.nightly) for c in cases]
 

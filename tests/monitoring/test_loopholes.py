@@ -59,7 +59,7 @@ def test_a_planted_loophole_is_flagged_before_the_reward_has_doubled(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.nightly) for s in (1, 2))])
+@pytest.mark.parametrize("seed", marked([0, 1, 2], [0]))
 @pytest.mark.parametrize("name", sorted(HONEST))
 def test_an_honest_run_is_never_flagged(name: str, seed: int, tmp_path: Path) -> None:
     lines, said = play(HONEST[name], tmp_path, seed)

@@ -132,9 +132,7 @@ def require_same(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "steps", [2, *(pytest.param(n, marks=pytest.mark.nightly) for n in (STEPS, STEPS + 2))]
-)
+@pytest.mark.parametrize("steps", marked([2, STEPS, STEPS + 2], [2]))
 def test_a_run_that_was_interrupted_in_either_part_is_the_whole_run(
     steps: int, whole: tuple[Path, Path, list[str]], tmp_path: Path, monkeypatch: Any
 ) -> None:

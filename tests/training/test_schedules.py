@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.daily import marked
 from helpers.interrupts import stop_after
 from helpers.rollouts_ahead import ahead_config, begin_training
 from helpers.runs import TINY, final_state, metric_lines
@@ -60,7 +61,7 @@ def test_groups_of_two_sizes_never_meet_in_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [6, *(pytest.param(s, marks=pytest.mark.nightly) for s in (5, 7))])
+@pytest.mark.parametrize("step", marked([6, 5, 7], [6]))
 def test_a_run_resumes_across_a_change_bit_for_bit(tmp_path, monkeypatch, step) -> None:
     def config(name: str, *more: str):
         return load("quickstart", [f"run.dir={tmp_path / name}", *TINY, *CHANGING, *more])

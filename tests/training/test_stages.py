@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.daily import marked
 from helpers.interrupts import stop_after
 from helpers.rollouts_ahead import HELPERS, ahead_config, begin_training
 from helpers.runs import TINY, final_state, metric_lines
@@ -58,9 +59,7 @@ def test_a_source_goes_on_in_a_later_stage_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [6, *(pytest.param(s, marks=pytest.mark.nightly) for s in (5, 7, 8))]
-)
+@pytest.mark.parametrize("step", marked([6, 5, 7, 8], [6]))
 def test_a_run_resumes_across_a_boundary_bit_for_bit(tmp_path, monkeypatch, step) -> None:
     def config(name: str, *more: str):
         return load("quickstart", [f"run.dir={tmp_path / name}", *TINY, *STAGED, *more])
