@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from vlmrl.answers import geometry, parsing, text
 from vlmrl.answers.average_precision import average_precision
-from vlmrl.answers.geometry import Array, How, agreement, pairs
+from vlmrl.answers.geometry import Array, How, Pair, agreement, pairs
 from vlmrl.schema import AnswerForm, Box, Completion, Frame, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
@@ -150,8 +150,8 @@ class Detection(AnswerVerifier):
         boxes, note = parsing.boxes(answer, completion.frame)
         if not boxes:
             return Verdict(0.0, note=note)
-        iou, quality, cost = self._compared(boxes, right, completion.frame)
-        parts = self._measured(quality, cost, self._scores(boxes))
+        iou, quality, cheapest = self._compared(boxes, right, completion.frame)
+        parts = self._measured(quality, cheapest, self._scores(boxes))
         if {"map", "ap50", "ap75"} & set(self.weights):
             parts |= self._precisions(iou, boxes, right)
         total = sum(self.weights.values())
@@ -166,22 +166,27 @@ class Detection(AnswerVerifier):
 
     def _compared(
         self, stated: Sequence[Box], right: Sequence[Box], frame: Frame
-    ) -> tuple[Array, Array, Array]:
-        """IoU of every pair, its quality (0 where the labels do not agree) and its cost. All [P, N].
+    ) -> tuple[Array, Array, list[Pair]]:
+        """IoU of every pair and its quality (0 where labels do not agree), [P, N]; pairs of `l1_giou`.
 
         In pixels where the size is known: whole pixels then give the very IoU of COCOeval.
         """
         size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
         a, b = (np.round(geometry.array(boxes) * size, 9) for boxes in (stated, right))
-        iou = geometry.iou_matrix(a, b)
-        giou, agree = geometry.giou_matrix(a, b), agreement(stated, right)
-        quality = iou if self.quality == "iou" else np.clip(giou, 0.0, 1.0)
-        cost = np.abs(a[:, None] - b[None]).sum(-1) - agree - giou
-        return iou, quality * agree if self.check_labels else quality, cost
+        iou, agree = geometry.iou_matrix(a, b), agreement(stated, right)
+        cheapest: list[Pair] = []
+        quality = iou
+        if "giou" in (self.quality, self.matching.removeprefix("l1_")):
+            giou = geometry.giou_matrix(a, b)
+            quality = np.clip(giou, 0.0, 1.0) if self.quality == "giou" else iou
+            cost = np.abs(a[:, None] - b[None]).sum(-1) - agree - giou
+            cheapest = [*zip(*linear_sum_assignment(cost), strict=True)]
+        return iou, quality * agree if self.check_labels else quality, cheapest
 
-    def _measured(self, quality: Array, cost: Array, scores: Sequence[float]) -> dict[str, float]:
+    def _measured(
+        self, quality: Array, cheapest: list[Pair], scores: Sequence[float]
+    ) -> dict[str, float]:
         """Every measure but AP, each the mean over the thresholds."""
-        cheapest = [*zip(*linear_sum_assignment(cost), strict=True)]
 
         def paired(threshold: float) -> list[tuple[int, int]]:
             if self.matching != "l1_giou":
@@ -193,6 +198,8 @@ class Detection(AnswerVerifier):
             hits = paired(threshold)
             counted = hits if self.cut else paired(0.0)
             rows.append(self._row(quality, hits, counted))
+        if len(rows) == 1:
+            return rows[0]
         return {part: math.fsum(row[part] for row in rows) / len(rows) for part in rows[0]}
 
     def _row(

@@ -168,7 +168,7 @@ def overlap_shares(a: Array, b: Array, of_first: bool = False) -> Array:
     A box turned inside out covers nothing, and two that cover nothing share nothing.
     """
     overlap, area_a, area_b = _overlap(a, b)
-    whole = np.broadcast_to(area_a if of_first else area_a + area_b - overlap, overlap.shape)
+    whole = area_a if of_first else area_a + area_b - overlap
     return np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
 
 

@@ -13,7 +13,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from vlmrl.answers import parsing, templates, text
@@ -207,8 +207,10 @@ class Signs:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of those that it shows."""
-        named = ("candidates", "fallback", "copied", "repeated")
-        return tuple(name for name in named if getattr(self, name))
+        return tuple(name for name in SIGNS if getattr(self, name))
+
+
+SIGNS = tuple(sign.name for sign in fields(Signs))
 
 
 def read_signs(answer: str, right: str, question: str) -> Signs:
@@ -239,8 +241,12 @@ def _shape(answer: str) -> str:
 
 def _occurs(answer: str, question: str) -> bool:
     normal_form = text.normalised(answer)
-    words = " ".join(filter(None, map(text.normalised, question.split())))
-    return bool(normal_form) and f" {normal_form} " in f" {words} "
+    return bool(normal_form) and f" {normal_form} " in f" {_words(question)} "
+
+
+@functools.lru_cache(maxsize=64)  # one question, many answers
+def _words(question: str) -> str:
+    return " ".join(filter(None, map(text.normalised, question.split())))
 
 
 def _repeats(answer: str) -> bool:
@@ -551,7 +557,7 @@ def _average(measured: Sequence[Measured]) -> dict[str, float]:
         if entry.own is not None and entry.elsewhere is not None:
             of_entry["margin"] = entry.own - entry.elsewhere
         if entry.signs is not None:
-            of_entry |= asdict(entry.signs)
+            of_entry |= {name: getattr(entry.signs, name) for name in SIGNS}
         for name, value in of_entry.items():
             if value is not None:
                 values[f"loophole/{name}"].append(value)
