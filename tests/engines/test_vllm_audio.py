@@ -5,7 +5,7 @@ import pytest
 from helpers.prompts import ask, image
 from helpers.small import audio, mixed_batch, policy, prompt
 from helpers.videos import video
-from helpers.vllm_engine import change, engine_for, listening_policy, tokens
+from helpers.vllm_engine import SMALL, change, engine_for, listening_policy, served_policy, tokens
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
@@ -13,6 +13,7 @@ pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 from vlmrl.config import LoraConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
+from vlmrl.engines.vllm_server import VllmServer
 from vlmrl.errors import UserError
 from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity
 from vlmrl.schema import PromptBatch
@@ -68,3 +69,16 @@ def test_the_omni_thinker_has_the_trainers_log_probs_before_and_after_a_sync(nam
 def test_clips_of_omni_are_refused_with_the_reason(name, reason):
     with pytest.raises(UserError, match=rf"max_videos: {reason}.*use engine: hf"):
         engine_for(policy(name), max_videos=1)
+
+
+@pytest.mark.nightly
+def test_gemma_4_behind_a_server_hears_one_recording_and_several():
+    made = served_policy("gemma4")
+    engine = VllmServer(enforce_eager=True, **SMALL).start(made)
+    heard = [[audio(1.2)], [image((84, 56)), audio(2.0)], [audio(4.1), audio(1.0)]]
+    prompts = [ask(made, *media) for media in heard]
+    assert measure_parity(engine, made, prompts).max_abs < 1e-4
+    change(made)
+    engine.sync(made)
+    assert measure_parity(engine, made, prompts).max_abs < 1e-4
+    engine.close()

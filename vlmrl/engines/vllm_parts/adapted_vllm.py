@@ -76,6 +76,7 @@ def import_vllm() -> ModuleType:
         registry._run_in_subprocess = lambda look: look()
         _mend_speculation()
         _mend_rotation()
+        _mend_products()
         # Warn of what we chose (seed, chunked prefill) and of what a CPU lacks, at every start.
         for part in ("v1.worker.cpu_worker", "engine.arg_utils", "config.vllm", "platforms.cpu"):
             _quiet(f"vllm.{part}")
@@ -127,6 +128,23 @@ def _mend_rotation() -> None:
         return q.view_as(query), None if k is None else k.view_as(key)
 
     RotaryEmbedding.forward_cpu = flat
+
+
+def _mend_products() -> None:
+    """Let vLLM 0.32 multiply rows whose values do not lie side by side on a CPU, where its kernel fails.
+
+    Such are those of one recording behind a convolution, transposed; several are copied on the way.
+    """
+    from vllm import _custom_ops
+
+    multiply = _custom_ops.onednn_mm
+    if multiply.__module__ == __name__:
+        return
+
+    def side_by_side(weight: Any, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return multiply(weight, rows.contiguous(), bias)
+
+    _custom_ops.onednn_mm = side_by_side
 
 
 def _quiet(logger: str) -> None:
