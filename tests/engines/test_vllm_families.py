@@ -14,18 +14,16 @@ from helpers.prompts import (
     converse,
     mix_images,
 )
-from helpers.small import CORPUS, FAMILIES, audio, model_config
+from helpers.small import CORPUS, FAMILIES, audio, model_config, policy_by
 from helpers.vllm_engine import SERVED_TEXT, change, engine_for
 
 pytest.importorskip("vllm.version", reason="needs vLLM: make test-vllm")
 
 
 from vlmrl import plugins
-from vlmrl.config import OptimizerConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import load_model
 from vlmrl.monitoring.run_checks import make_probe_prompts, measure_parity, tolerance
-from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
 CAUSAL_ON_CPU = ("gemma3",)
@@ -50,10 +48,9 @@ SERVED_VIDEOS = ("internvl",)
 def tied_policy(name, **fields):
     config = model_config(name, **fields)
     text = {**config.build.text, **SERVED_TEXT.get(name, {}), "tie_word_embeddings": True}
-    config = config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
-    return made
+    return policy_by(
+        config.model_copy(update={"build": config.build.model_copy(update={"text": text})})
+    )
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,11 @@ def loaded(family: str) -> Loaded:
 
 def policy(family: str = "qwen2_5_vl", lora: LoraConfig | None = None, **fields: object) -> Policy:
     """A fresh policy with its optimizer; the same weights every time."""
-    config = model_config(family, lora=lora, **fields)
+    return policy_by(model_config(family, lora=lora, **fields))
+
+
+def policy_by(config: ModelConfig) -> Policy:
+    """The same by the section `model` of a config."""
     made = Policy(*load_model(config, CORPUS, seed=0), config)
     made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, max_grad_norm=1e9))
     return made

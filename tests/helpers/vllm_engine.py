@@ -7,13 +7,10 @@ from contextlib import contextmanager
 
 import torch
 
-from helpers.small import CORPUS, TEXT, policy
-from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
+from helpers.small import TEXT, policy, policy_by
+from vlmrl.config import BuildConfig, ModelConfig
 from vlmrl.engines.vllm import Vllm
 from vlmrl.engines.vllm_server import VllmServer
-from vlmrl.models.loading import load_model
-from vlmrl.policy.optimizers import adamw
-from vlmrl.policy.policy import Policy
 
 SERVED_TEXT = {
     # In each layer vLLM gives media the embedding of id 0, transformers that of padding, 0 as published.
@@ -32,10 +29,7 @@ def served_policy(name):
     if name == "qwen2_audio":
         return listening_policy()
     text = {**TEXT, **SERVED_TEXT.get(name, {})}
-    config = ModelConfig(build=BuildConfig(family=name, text=text, vocab_size=320))
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
-    return made
+    return policy_by(ModelConfig(build=BuildConfig(family=name, text=text, vocab_size=320)))
 
 
 def set_options(engine, **options):
@@ -69,7 +63,4 @@ def listening_policy(seconds=2):
     """A policy whose encoder takes this many seconds."""
     audio = {"max_source_positions": 50 * seconds}
     build = BuildConfig(family="qwen2_audio", text=TEXT, audio=audio, vocab_size=320)
-    config = ModelConfig(build=build)
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2))
-    return made
+    return policy_by(ModelConfig(build=build))

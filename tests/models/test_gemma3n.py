@@ -21,7 +21,7 @@ from helpers.prompts import (
     logits,
 )
 from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch, packed, rollouts_of
-from helpers.small import CORPUS, TEXT, audio, loaded
+from helpers.small import CORPUS, TEXT, audio, loaded, policy_by
 from vlmrl.config import BuildConfig, ModelConfig, OptimizerConfig
 from vlmrl.errors import MissingExtra, UserError
 from vlmrl.models.loading import Loaded, load_model
@@ -53,10 +53,7 @@ def sharing() -> Loaded:
 
 
 def policy_of(text: object = (), **fields: object) -> Policy:
-    config = config_of(text, **fields)
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, max_grad_norm=1e9))
-    return made
+    return policy_by(config_of(text, **fields))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,13 +23,12 @@ from helpers.shared_forward import (
     micro_batch,
     with_live_adapter,
 )
-from helpers.small import CORPUS, TEXT, audio, loaded
+from helpers.small import CORPUS, TEXT, audio, loaded, policy_by
 from helpers.videos import video
-from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
+from vlmrl.config import BuildConfig, LoraConfig, ModelConfig
 from vlmrl.errors import UserError
 from vlmrl.models.loading import Loaded, load_model
 from vlmrl.parts.families.gemma4 import Gemma4
-from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
@@ -83,10 +82,7 @@ def built(kind: str) -> Loaded:
 
 
 def policy_of(kind: str, **fields: object) -> Policy:
-    config = config_of(kind, **fields)
-    made = Policy(*load_model(config, CORPUS, seed=0), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, max_grad_norm=1e9))
-    return made
+    return policy_by(config_of(kind, **fields))
 
 
 @pytest.mark.parametrize("case", CASES)

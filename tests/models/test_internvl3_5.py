@@ -12,14 +12,13 @@ import transformers
 
 from helpers.prompts import ask_about_images, hf_inputs, logits
 from helpers.shared_forward import GRADIENT, LOGPROBS, gaps, micro_batch
-from helpers.small import CORPUS, TEXT, advantages, mixed_batch
-from vlmrl.config import BuildConfig, LoraConfig, ModelConfig, OptimizerConfig
+from helpers.small import CORPUS, TEXT, advantages, mixed_batch, policy_by
+from vlmrl.config import BuildConfig, LoraConfig, ModelConfig
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.forward.packing import pack
 from vlmrl.models.loading import load_model
 from vlmrl.parts.families.internvl import Internvl
-from vlmrl.policy.optimizers import adamw
 from vlmrl.policy.policy import Policy
 
 CLOSE = {"atol": 1e-5, "rtol": 0}
@@ -44,10 +43,7 @@ def folder(kind: str, home: Path) -> str:
 
 
 def policy_of(kind: str, home: Path, **fields: object) -> Policy:
-    config = ModelConfig(path=folder(kind, home), **fields)
-    made = Policy(*load_model(config), config)
-    made.use_optimizer(adamw(made.trainable, lr=1e-2), OptimizerConfig(lr=1e-2, max_grad_norm=1e9))
-    return made
+    return policy_by(ModelConfig(path=folder(kind, home), **fields))
 
 
 @pytest.fixture(scope="module")

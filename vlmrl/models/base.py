@@ -303,13 +303,17 @@ class Family:
         return dict(revert_weight_conversion(model, kept))
 
     def export_config(self, model: Any, folder: str) -> None:
-        """Write the config by which vLLM makes this model; the base class writes the model's own.
+        """Write the config by which vLLM makes this model.
 
         Not by the model's `save_pretrained`, which with several processes writes on one of them only.
         """
+        self.served_config(model).save_pretrained(folder)
+
+    def served_config(self, model: Any) -> Any:
+        """Return that config; the base class returns the model's own."""
         config = copy.deepcopy(model.config)
         config.architectures = [type(model).__name__]
-        config.save_pretrained(folder)
+        return config
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Rename the weights as vLLM expects; the base class keeps the in-memory names."""

@@ -6,7 +6,6 @@ for thousandths.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -141,19 +140,18 @@ class Lfm2Vl(ImageFamily):
             return int(own)
         return int(columns * rows * tile + (own if images.use_thumbnail else 0))
 
-    def export_config(self, model: Any, folder: str) -> None:
-        """Write the config with two widths that vLLM reads and published configs have.
+    def served_config(self, model: Any) -> Any:
+        """Return the config with two widths that vLLM reads and published configs have.
 
         Raises:
             UserError: the head is not tied, as that of published models is; vLLM ties all.
         """
         if not is_tied(model):
             raise UserError("vLLM: it has LFM2 with a tied head alone; use engine: hf")
-        config = copy.deepcopy(model.config)
-        config.architectures = [type(model).__name__]
+        config = super().served_config(model)
         text = config.text_config
         text.conv_dim = text.block_dim = text.hidden_size
-        config.save_pretrained(folder)
+        return config
 
     def export_names(self, named: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Name the vision tower's weights as vLLM does, with a level that transformers leaves out."""
