@@ -23,9 +23,10 @@ import datetime
 import importlib.metadata
 import json
 import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ TASKS = {
 COLUMNS = (
     "| task | seed | trainer | value | at step | CPU s a step | CPU s | wall s | peak MiB |",
     "| task | seed | trainer | held-out value before and by checkpoint |",
+    "| task | trainer | seeds | last value | CPU s a step, times ours | peak memory, times ours |",
 )
 Result = dict[str, Any]
 """Of one trainer: `stamps` of its steps and `curve`, the held-out value by step; or `error`."""
@@ -78,8 +80,9 @@ def main() -> None:
     parser.add_argument("--swift", help="a Python that has ms-swift; absent: without it")
     asked = parser.parse_args()
     runs = asked.runs.absolute()
-    table, curves = (head(columns) for columns in COLUMNS)
+    table, curves, summary = (head(columns) for columns in COLUMNS)
     for task in asked.tasks:
+        by_seed: list[dict[str, Result]] = []
         for seed in asked.seeds:
             changes = [f"run.seed={seed}", f"model.dtype={asked.dtype}"]
             changes += [f"run.steps={asked.steps}"] if asked.steps else []
@@ -89,10 +92,11 @@ def main() -> None:
                 every = heat.settings.run.save_every
                 parser.error(f"--steps: expected at least {every}, the first checkpoint of {task}")
             cold = cold_start(task, seed, runs)
-            results = run(heat, cold, asked.swift)
+            by_seed.append(results := run(heat, cold, asked.swift))
             table += [f"| {task} | {seed} | {line}" for line in lines_of(results)]
             curves += [f"| {task} | {seed} | {line}" for line in curves_of(results)]
-    tell("\n".join([heading(), "", *table, "", *curves]), asked.out)
+        summary += [f"| {task} | {line}" for line in lines_over_seeds(by_seed)]
+    tell("\n".join([heading(), "", *table, "", *curves, "", *summary]), asked.out)
 
 
 # --- running
@@ -177,9 +181,38 @@ def reached(each: Result, goal: float) -> dict[str, float]:
         next(n for n, value in each["curve"].items() if n and value >= goal),
     )
     cpu, wall = (sum(stamp[key] for stamp in stamps[:at]) for key in ("cpu", "wall"))
-    step = sum(stamp["cpu"] for stamp in stamps) / len(stamps)
-    peak = max(stamp["peak"] for stamp in stamps)
-    return {"at": at, "step": step, "cpu": cpu, "wall": wall, "peak": peak}
+    return {"at": at, "step": cpu_a_step(each), "cpu": cpu, "wall": wall, "peak": peak(each)}
+
+
+def cpu_a_step(each: Result) -> float:
+    return sum(stamp["cpu"] for stamp in each["stamps"]) / len(each["stamps"])
+
+
+def peak(each: Result) -> float:
+    return max(stamp["peak"] for stamp in each["stamps"])
+
+
+def lines_over_seeds(by_seed: Sequence[Mapping[str, Result]]) -> list[str]:
+    """Return a line for each trainer: means over the seeds that it ended, from the least to the most."""
+    lines = []
+    for name in dict.fromkeys(name for results in by_seed for name in results):
+        pairs = [(each["vlmrl"], each[name]) for each in by_seed if "curve" in each.get(name, {})]
+        pairs = [(ours, theirs) for ours, theirs in pairs if "curve" in ours]
+        if pairs:
+            values = [[*theirs["curve"].values()][-1] for _, theirs in pairs]
+            ratios = (
+                [figure(theirs) / figure(ours) for ours, theirs in pairs]
+                for figure in (cpu_a_step, peak)
+            )
+            cells = [with_range(values, 3), *(with_range(each, 2) for each in ratios)]
+            lines.append(f"{name} | {len(pairs)} | {' | '.join(cells)} |")
+    return lines
+
+
+def with_range(values: Sequence[float], digits: int) -> str:
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    least, most = (f"{bound(values):.{digits}f}" for bound in (min, max))
+    return mean if least == most else f"{mean} ({least} to {most})"
 
 
 def curves_of(results: Mapping[str, Result]) -> list[str]:

@@ -87,3 +87,21 @@ def test_trainers_take_turns_and_one_that_falls_out_is_noted(tmp_path: Path) -> 
 
     heat.race(commands, tmp_path, 3, {})
     assert len(order.read_text().split()) == 6
+
+
+def test_a_trainer_is_compared_with_ours_on_the_seeds_that_both_ended() -> None:
+    from race import lines_over_seeds
+
+    def ended(cpu: float, value: float) -> dict[str, object]:
+        stamps = [{"cpu": cpu, "peak": 100.0}, {"cpu": cpu, "peak": 100 * cpu}]
+        return {"stamps": stamps, "curve": {0: 0.1, 10: value}}
+
+    seeds = [
+        {"vlmrl": ended(1.0, 0.5), "trl": ended(3.0, 0.4), "ms-swift": {"error": "fell out"}},
+        {"vlmrl": ended(2.0, 0.7), "trl": ended(4.0, 0.6), "ms-swift": ended(2.0, 0.7)},
+    ]
+    assert lines_over_seeds(seeds) == [
+        "vlmrl | 2 | 0.600 (0.500 to 0.700) | 1.00 | 1.00 |",
+        "trl | 2 | 0.500 (0.400 to 0.600) | 2.50 (2.00 to 3.00) | 2.50 (2.00 to 3.00) |",
+        "ms-swift | 1 | 0.700 | 1.00 | 1.00 |",
+    ]
