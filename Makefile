@@ -76,11 +76,11 @@ tests-table: $(READY)  ## write the table of tests/README.md from the docstrings
 
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 
-# Without vLLM these tests would be skipped; here that is a failure. 5: a file of nightly tests alone. The
-# largest begin first.
+# Without vLLM these tests would be skipped; here that is a failure.
+VLLM_TESTS = $(shell find tests -name "test_*vllm*.py")
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm; import_vllm()'
-	find tests -name "test_*vllm*.py" -printf "%s %p\n" | sort -rn | cut -d" " -f2 | xargs -I FILE -P 2 sh -c '$(VENV)-vllm/bin/python -m pytest FILE || [ $$? -eq 5 ]'
+	$(VENV)-vllm/bin/python -m pytest -n 2 --dist loadfile $(VLLM_TESTS)
 
 venv-ray: $(VENV)-ray/.ready  ## an environment with Ray
 
@@ -120,7 +120,7 @@ budget: $(READY)  ## print what starting a command has come to cost beyond perfo
 	$(BIN)/python performance/startup.py --grown
 
 nightly-vllm: $(VENV)-vllm/.ready  ## the long tests of the vLLM engines
-	$(VENV)-vllm/bin/python -m pytest --nightly $(shell find tests -name "test_*vllm*.py") -m nightly
+	$(VENV)-vllm/bin/python -m pytest --nightly $(VLLM_TESTS) -m nightly
 
 nightly-ray: $(VENV)-ray/.ready  ## the long tests of many machines
 	$(VENV)-ray/bin/python -m pytest --nightly tests/launch -m 'ray and nightly'

@@ -88,14 +88,8 @@ def cold_started(tmp_path_factory):
     return found
 
 
-ENGINES = [
-    pytest.param(["hf"], marks=pytest.mark.nightly),
-    ["vllm", OPTIONS],
-    pytest.param(["vllm_server", OPTIONS], marks=pytest.mark.nightly),
-]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", [["hf"], ["vllm", OPTIONS], ["vllm_server", OPTIONS]])
 def test_twenty_steps_of_the_quickstart_pass_the_same_bar(engine, cold_started, tmp_path):
     name, *options = engine
     more = [*QUIET, "run.steps=20", "evaluation.limit=200", "evaluation.every=100"]
