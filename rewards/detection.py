@@ -167,16 +167,15 @@ class Detection(AnswerVerifier):
     def _compared(
         self, stated: Sequence[Box], right: Sequence[Box], frame: Frame
     ) -> tuple[Array, Array, list[Pair]]:
-        """IoU of every pair and its quality (0 where labels do not agree), [P, N]; pairs of `l1_giou`.
+        """IoU of every pair and its quality (0 where labels do not agree), [P, N]; the pairs of `l1_giou`.
 
         In pixels where the size is known: whole pixels then give the very IoU of COCOeval.
         """
         size = np.array([frame.width or 1, frame.height or 1] * 2, dtype=np.float64)
         a, b = (np.round(geometry.array(boxes) * size, 9) for boxes in (stated, right))
         iou, agree = geometry.iou_matrix(a, b), agreement(stated, right)
-        cheapest: list[Pair] = []
-        quality = iou
-        if "giou" in (self.quality, self.matching.removeprefix("l1_")):
+        quality, cheapest = iou, list[Pair]()
+        if self.quality == "giou" or self.matching == "l1_giou":
             giou = geometry.giou_matrix(a, b)
             quality = np.clip(giou, 0.0, 1.0) if self.quality == "giou" else iou
             cost = np.abs(a[:, None] - b[None]).sum(-1) - agree - giou
