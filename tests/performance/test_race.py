@@ -90,7 +90,7 @@ def test_trainers_take_turns_and_one_that_falls_out_is_noted(tmp_path: Path) -> 
 
 
 def test_a_trainer_is_compared_with_ours_on_the_seeds_that_both_ended() -> None:
-    from race import lines_over_seeds
+    from race_arms.table import lines_over_seeds
 
     def ended(cpu: float, value: float) -> dict[str, object]:
         stamps = [{"cpu": cpu, "peak": 100.0}, {"cpu": cpu, "peak": 100 * cpu}]

@@ -207,10 +207,7 @@ class Signs:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of those that it shows."""
-        return tuple(name for name in SIGNS if getattr(self, name))
-
-
-SIGNS = tuple(sign.name for sign in fields(Signs))
+        return tuple(sign.name for sign in fields(self) if getattr(self, sign.name))
 
 
 def read_signs(answer: str, right: str, question: str) -> Signs:
@@ -557,7 +554,7 @@ def _average(measured: Sequence[Measured]) -> dict[str, float]:
         if entry.own is not None and entry.elsewhere is not None:
             of_entry["margin"] = entry.own - entry.elsewhere
         if entry.signs is not None:
-            of_entry |= {name: getattr(entry.signs, name) for name in SIGNS}
+            of_entry |= {f.name: getattr(entry.signs, f.name) for f in fields(entry.signs)}
         for name, value in of_entry.items():
             if value is not None:
                 values[f"loophole/{name}"].append(value)
