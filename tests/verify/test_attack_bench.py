@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,27 +123,34 @@ def paid(report: Report) -> set[str]:
     return {f.attack for f in report.findings if f.problem.startswith("paid")}
 
 
-@pytest.mark.slow
-def test_no_attack_is_paid_by_any_shipped_verifier(mine: str) -> None:
-    needed: dict[str, Any] = {
-        "judge": {"callable": f"{mine}:as_judge"},
-        "judge_listwise": {"callable": f"{mine}:as_judge_of_all"},
-        "judge_pairwise": {"callable": f"{mine}:as_judge_of_pairs"},
-    }
+@pytest.fixture(scope="module")
+def needed(mine: str) -> Iterator[dict[str, Any]]:
+    """Options without which a shipped verifier cannot be built."""
     with chat_servers() as start:
         # A frozen model that answers whatever it is told: its verifier pays for no attack either.
         model = {"name": "frozen", "url": start(answer_the_hint).url, "model": "m"}
-        needed["downstream"] = {"model": model, "of": "exact", "confidence": False, "media": False}
-        names = plugins.names("verifier")
-        # `grounded_thought` pays for places in the thought, where some attacks put the answer.
-        names = [name for name in names if name != "grounded_thought"]
-        of_texts = [n for n in names if not plugins.load("verifier", n).laws.needs_a_run]
-        configs = [RewardConfig(verifier=n, options=needed.get(n, {})) for n in of_texts]
-        reports = [verify(config) for config in configs]
-    found = [f"{r.verifier}: {f.attack}: {f.problem} {f.text}" for r in reports for f in r.findings]
-    assert found == []
-    silent = [report.verifier for report in reports if sum(report.tried.values()) < 40]
-    assert silent == []
+        yield {
+            "judge": {"callable": f"{mine}:as_judge"},
+            "judge_listwise": {"callable": f"{mine}:as_judge_of_all"},
+            "judge_pairwise": {"callable": f"{mine}:as_judge_of_pairs"},
+            "downstream": {"model": model, "of": "exact", "confidence": False, "media": False},
+        }
+
+
+# `grounded_thought` pays for places in the thought, where some attacks put the answer.
+SHIPPED = [
+    name
+    for name in plugins.names("verifier")
+    if name != "grounded_thought" and not plugins.load("verifier", name).laws.needs_a_run
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_attack_is_paid_by_any_shipped_verifier(name: str, needed: dict[str, Any]) -> None:
+    report = verify(RewardConfig(verifier=name, options=needed.get(name, {})))
+    assert [f"{f.attack}: {f.problem} {f.text}" for f in report.findings] == []
+    assert sum(report.tried.values()) >= 40
 
 
 @pytest.mark.parametrize(
