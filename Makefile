@@ -58,7 +58,8 @@ layers: $(READY)  ## import-linter: imports point down
 	cd build/layers && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 # A file at a time on each of two cores.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+SPREAD := -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest $(SPREAD)
 pytest: $(READY)  ## the fast tests: every room
 	$(PYTEST) -m "not slow"
 
@@ -80,7 +81,7 @@ venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its 
 VLLM_TESTS = $(shell find tests -name "test_*vllm*.py")
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm; import_vllm()'
-	$(VENV)-vllm/bin/python -m pytest -n 2 --dist loadfile $(VLLM_TESTS)
+	$(VENV)-vllm/bin/python -m pytest $(SPREAD) $(VLLM_TESTS)
 
 venv-ray: $(VENV)-ray/.ready  ## an environment with Ray
 
