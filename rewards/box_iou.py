@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from vlmrl.answers import geometry, parsing, text
-from vlmrl.benchmark_rules import VERSIONS, Harness, places
+from vlmrl.benchmark_rules import VERSIONS, Harness
 from vlmrl.schema import Box, Completion, Frame, Truth, Verdict
 from vlmrl.scoring.verifier import AnswerVerifier, Laws
 
@@ -136,6 +136,8 @@ class BoxIou(AnswerVerifier):
         return max(0.0, (float(value[0, 0]) + 1) / 2)
 
     def _official(self, answer: str, frame: Frame, right: Box) -> Verdict:
+        from vlmrl.benchmark_rules import places
+
         assert self.official is not None
         corners = places.refcoco_box(answer, frame, self.official)
         if corners is None:

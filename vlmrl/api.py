@@ -55,7 +55,7 @@ class Run:
             UserError: the user's mistakes, before anything is written where that can be known.
         """
         from vlmrl.assemble import lifecycle
-        from vlmrl.features.launch.driver import pools_of
+        from vlmrl.features.launch.pools import pools_of
 
         pools = pools_of(self.config)
         return lifecycle.run_steps(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from vlmrl.data import demonstrations
 from vlmrl.data.card import Card
-from vlmrl.datasets.shapes import COLOURS, COUNTS, GRID, Shapes
-from vlmrl.schema import Demo, Frame, Sample, Truth
+from vlmrl.datasets.shapes import COUNTS, GRID, Shapes
+from vlmrl.schema import Frame, Sample
 
 
 @dataclass(frozen=True)
 class Albums(Card):
-    """Twelve pictures of a shape each: how many show one of this colour?"""
+    """Twelve pictures of a shape each: where is that of the first?"""
 
     splits: ClassVar[tuple[str, ...]] = ("train", "demos", "val", "test")
-    verifiers: ClassVar[tuple[str, ...]] = ("count", "format")
+    verifiers: ClassVar[tuple[str, ...]] = ("box_iou", "format")
 
     images: int = 12
     count: int | None = None
@@ -30,18 +29,10 @@ class Albums(Card):
         return [{"pictures": pictures[start : start + self.images]} for start in starts]
 
     def to_sample(self, row: Mapping[str, Any], source: str) -> Sample:
-        """The thought says each picture's colour."""
+        """Ask about the first picture; the demonstration is as loose as that of the quickstart."""
         scenes = [Shapes().to_sample(picture, source) for picture in row["pictures"]]
-        colours = [scene.meta["boxes"][0].label.split()[0] for scene in scenes]
-        asked = random.Random(scenes[0].id).choice(list(COLOURS))
-        number = colours.count(asked)
-        return replace(
-            scenes[0],
-            parts=(*(scene.media[0] for scene in scenes), f"How many are {asked}?"),
-            truth=Truth(number=number),
-            demo=Demo(" ".join(colours), text=str(number)),
-            meta={},
-        )
+        question = f"{scenes[0].parts[-1]} Look at the first picture."
+        return replace(scenes[0], parts=(*(scene.media[0] for scene in scenes), question))
 
     def corpus(self) -> list[str]:
         return demonstrations.corpus(self, self.rows("demos")[:200], Frame(84, 84))

@@ -40,7 +40,8 @@ from vlmrl.schema import (
     Truth,
 )
 from vlmrl.training import sft
-from vlmrl.training.sft import TAGS, Writer, demonstrating, play
+from vlmrl.training.demonstrated_calls import TAGS, play
+from vlmrl.training.sft import Writer, demonstrating
 from vlmrl.truths import prompting
 
 LOOK = DemoTurn("crop", {"bbox_2d": Box(0.0, 0.0, 0.5, 0.5)}, thought="top left")

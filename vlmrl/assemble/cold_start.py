@@ -32,7 +32,7 @@ from vlmrl.policy.trainable import towers_with_lr
 from vlmrl.runs.metrics import rank_value
 from vlmrl.schema import PromptBatch
 from vlmrl.system.interrupt import Interrupt
-from vlmrl.training import preferences, sft
+from vlmrl.training import sft
 from vlmrl.training.evaluation import PREFIX, evaluate
 from vlmrl.training.sft import Stage
 from vlmrl.training.trainer import Trainer
@@ -138,6 +138,8 @@ def _build_step(
     config, policy = trainer.config, trainer.policy
     tokens, seed = config.optimizer.micro_batch_tokens, config.run.seed
     if config.trains_scores:
+        from vlmrl.training import preferences  # few runs train a reward model
+
         return lambda batch, stage: preferences.step(policy, batch, settings, stage, tokens, seed)
     metric = config.evaluation.metric if config.evaluation else "reward"
     score = functools.partial(sft.score_demonstrations, trainer.scorer, metric)
@@ -152,6 +154,8 @@ def _open_validation(config: Config, settings: SftConfig) -> list[Source]:
 
 def _build_measure(trainer: Trainer) -> Callable[[], dict[str, float]]:
     """Return a function that measures how many held-out pairs a reward model has in their order."""
+    from vlmrl.training import preferences
+
     config, policy, settings = trainer.config, trainer.policy, trainer.config.sft
     assert settings is not None
     sources, quarantine = _open_validation(config, settings), trainer.loader.quarantine

@@ -41,7 +41,7 @@ def train(
         settings = load_valid(config, overrides or ())
         from vlmrl.api import write_report
         from vlmrl.assemble import lifecycle
-        from vlmrl.features.launch.driver import pools_of
+        from vlmrl.features.launch.pools import pools_of
 
         summary = lifecycle.train(
             settings, pools_of(settings), output=output, write_report=write_report

@@ -20,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from vlmrl.data.card import Card
 from vlmrl.data.files.rows import DEMO, Rows, RowsView, narrowed
-from vlmrl.data.ratings import MANIFEST, whole_lines
 from vlmrl.errors import UserError, about_row
 from vlmrl.schema import Box, Demo, Frame, Sample, Truth
 from vlmrl.truths import prompting
@@ -154,6 +153,8 @@ def read_demonstrations(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int,
         UserError: the file cannot be read, or a line is none of it; names it. Those of the lines come
             while they are read.
     """
+    from vlmrl.data.ratings import MANIFEST, whole_lines
+
     lines = whole_lines(path)
     try:
         manifest = json.loads(next(lines)[1])[MANIFEST]

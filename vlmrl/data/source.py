@@ -18,7 +18,6 @@ from vlmrl import plugins
 from vlmrl.answers import templates
 from vlmrl.config import HELD_OUT, Config, DataConfig, SourceConfig, tree
 from vlmrl.data.card import Card, read_split, select
-from vlmrl.data.files.opening import FORMATS, file_split
 from vlmrl.data.files.rows import DEMO, WHERE, RowsView, narrowed, number
 from vlmrl.data.sampler import SourceRows
 from vlmrl.errors import UserError, about_row, import_extra
@@ -286,10 +285,11 @@ def card_of(config: SourceConfig) -> tuple[str, dict[str, Any]]:
 
 def is_data(name: str) -> bool:
     """Return whether a name means a data file or folder, there or not; a card's name never does."""
-    if ":" in name or name.endswith(".py"):
+    if ":" in name or name.endswith(".py") or name in plugins.names("card"):
         return False
-    is_path = "/" in name or Path(name).suffix in FORMATS or Path(name).exists()
-    return is_path and name not in plugins.names("card")
+    from vlmrl.data.files.opening import FORMATS  # a card has no need of the readers of files
+
+    return "/" in name or Path(name).suffix in FORMATS or Path(name).exists()
 
 
 def open_target(
@@ -303,6 +303,7 @@ def open_target(
         UserError: no such card, file or split.
     """
     from vlmrl.data import example_data
+    from vlmrl.data.files.opening import file_split
 
     name, split = target(text)
     file = example_data.resolve(name)

@@ -159,6 +159,11 @@ class Demo:
     """By how much a reward model is to score `text` above `rejected`, at least."""
 
     @property
+    def has_answer(self) -> bool:
+        """Return whether an answer follows its turns."""
+        return any(field is not None for field in (self.text, self.answer, self.completion))
+
+    @property
     def media(self) -> tuple[Media, ...]:
         """Return the media that its turns were shown as their data state it, in order."""
         shown = (part for turn in self.turns for part in turn.returned or ())

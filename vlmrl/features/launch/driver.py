@@ -7,7 +7,6 @@ about one that failed it writes the next number, so that what is left of it writ
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,20 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vlmrl.assemble.build import LOCAL, Pools
 from vlmrl.config import Config
-from vlmrl.errors import UserError, import_extra
+from vlmrl.errors import UserError
 from vlmrl.features.launch.attempt import Attempt, Ending
-from vlmrl.features.launch.graders import RESOURCE, pool_maker, start_graders
+from vlmrl.features.launch.graders import RESOURCE, start_graders
+from vlmrl.features.launch.pools import POOLS
 from vlmrl.features.launch.ray_host import bundle_of, connected, reserved
-from vlmrl.features.launch.server_keeper import fleet_of, start_keepers
+from vlmrl.features.launch.server_keeper import start_keepers
 from vlmrl.runs import run_folder, run_lock
 from vlmrl.runs.output.events import Interrupted, Noted, Warned
 from vlmrl.runs.output.outputs import Output
 from vlmrl.system.interrupt import Interrupt
-
-POOLS = "VLMRL_POOLS"
-"""Environment variable of a rank: Ray's address, and the namespace of the graders and servers."""
 
 
 class AttemptsFailed(Exception):
@@ -200,21 +196,3 @@ def _start(ray: Any, config: Config, say: Callable[[str], None]) -> StartedPools
     servers = start_keepers(serve.replicas, serve.gpus, namespace)
     address = ray.get_runtime_context().gcs_address
     return StartedPools({POOLS: f"{address} {namespace}"}, (*graders, *servers))
-
-
-def pools_of(config: Config) -> Pools:
-    """Return the pools of the run that this process is a rank of; those of this machine without any.
-
-    Raises:
-        UserError: no server has a place.
-    """
-    if POOLS not in os.environ:
-        return LOCAL
-    ray = import_extra("ray", "ray")
-    address, namespace = os.environ[POOLS].split()
-    ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
-    graders, servers = config.cluster.graders, config.cluster.serve.replicas
-    return Pools(
-        pool_maker(graders, namespace) if graders else LOCAL.make_pool,
-        fleet_of(servers, namespace) if servers else None,
-    )

@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerFast
 
 from vlmrl.config import BuildConfig
 from vlmrl.errors import UserError
-from vlmrl.models import tower_weights
 from vlmrl.plugins import nearest
 
 # --------------------------------------------------------------------------------------------------
@@ -184,7 +183,11 @@ def build(
     Raises:
         UserError: The architecture does not have an overridden field or rejects its value.
     """
-    published = tower_weights.tokenizer_of(build)
+    published = None
+    if build.weights:
+        from vlmrl.models import tower_weights  # few models have them
+
+        published = tower_weights.tokenizer_of(build)
     if published is None:
         tokenizer = train(corpus, build.vocab_size, format)
     else:
