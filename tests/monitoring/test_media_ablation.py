@@ -13,7 +13,7 @@ from helpers import small
 from helpers.prompts import ask, hf_inputs, image
 from helpers.videos import video
 from vlmrl.config import RewardConfig, ScoringConfig
-from vlmrl.data.prompt import make_prompt, with_media
+from vlmrl.data.prompt import make_prompt, with_media, without_tensors
 from vlmrl.engines.base import Sampling
 from vlmrl.engines.hf import Hf
 from vlmrl.monitoring.media_ablation import Reliance, borrow_media, make_blanks, measure_reliance
@@ -22,11 +22,11 @@ from vlmrl.schema.media import Audio, Video
 from vlmrl.scoring.scorer import Scorer
 
 
-def found(policy, prompts, max_tokens=8):
+def found(policy, prompts, max_tokens=8, at_once=2):
     engine = Hf().start(policy)
     rewards = {source: [RewardConfig(verifier="format")] for source in ("noise", "t")}
     with Scorer(rewards, ScoringConfig()) as scorer:
-        return measure_reliance(engine, policy, scorer, prompts, max_tokens)
+        return measure_reliance(engine, policy, scorer, prompts, max_tokens, at_once)
 
 
 def prompts_of(policy, case):
@@ -58,6 +58,15 @@ def test_other_media_move_a_model_that_looks_and_leave_a_blind_one_where_it_is(f
     assert abs(blind.swap_logprob_drop) < 1e-6
     assert (blind.blank_reward_drop, blind.blank_reward_error) == (0, 0)  # nothing is earned at all
     assert "the model hardly looks" in (blind.complaint(0.01) or "")
+
+
+def test_how_many_prompts_are_computed_at_once_changes_nothing_and_their_tensors_are_not_used():
+    policy = small.policy()
+    prompts = [small.prompt(policy, number) for number in range(3)]
+    whole = found(policy, prompts, at_once=3).metrics()
+    for count in (1, 2):
+        parts = found(policy, [*map(without_tensors, prompts)], at_once=count).metrics()
+        assert parts == pytest.approx(whole, abs=1e-5)
 
 
 @pytest.mark.parametrize(("family", "case"), CASES)

@@ -37,7 +37,7 @@ def checks(policy, said: list[str], engine=None, **settings) -> Checks:
     engine = (engine or Hf()).start(policy)
     prompts = [small.prompt(policy, i) for i in range(4)]
     scorer = Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig())
-    return Checks(ChecksConfig(**settings), policy, engine, scorer, prompts, 8, said.append)
+    return Checks(ChecksConfig(**settings), policy, engine, scorer, prompts, 8, 4, said.append)
 
 
 # ------------------------------------------------------------------------------------- media ablation
@@ -62,7 +62,7 @@ def test_the_drop_is_that_of_the_engines_own_log_probs_under_blank_pictures():
     prompt = small.prompt(policy, 1)
     engine = Hf().start(policy)
     with Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig()) as scorer:
-        found = measure_reliance(engine, policy, scorer, [prompt], max_tokens=3)
+        found = measure_reliance(engine, policy, scorer, [prompt], max_tokens=3, at_once=4)
     (written,) = engine.generate(PromptBatch((prompt,)), Sampling(1, 3, greedy=True)).completions[0]
     gray = policy.processor(text=[prompt.text], images=make_blanks(prompt), return_tensors="pt")
     ids = torch.cat([gray["input_ids"][0], torch.tensor(written.token_ids)])[None]

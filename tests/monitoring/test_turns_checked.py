@@ -90,7 +90,7 @@ def test_blank_media_are_those_of_observations_too(made):
         swapped.append(dataclasses.replace(prompt, encoded=encoded))
     expected = mean_logprob(made, prompts, seen.completions) - mean_logprob(made, swapped, blank)
     with Scorer({"noise": [RewardConfig(verifier="box_iou")]}, ScoringConfig()) as scorer:
-        found = measure_reliance(engine, made, scorer, prompts, max_tokens=5)
+        found = measure_reliance(engine, made, scorer, prompts, max_tokens=5, at_once=2)
     assert found.blank_logprob_drop == pytest.approx(expected, abs=1e-6)
     assert found.swap_logprob_drop is not None
     assert abs(found.swap_logprob_drop) > 1e-5  # what rounding makes is below 2e-6

@@ -128,7 +128,7 @@ def build_trainer(
         benchmarks=benchmarks,
         strategies=strategies,
         teacher=_build_teacher(config, policy, algorithms),
-        checks=Checks(config.checks, policy, engine, scorer, shown, most, log.message, turns),
+        checks=Checks(config.checks, policy, engine, scorer, shown, most, size, log.message, turns),
         loopholes=LoopholeWatch(scorer, every, config.folder, log.message),
         timers=timers,
         machines=_build_machines(config, done, log),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vlmrl.assemble.sources import forms_by_source, instruct_by_source, with_audio
 from vlmrl.config import Config, EvaluationConfig
 from vlmrl.data.loader import Loader, eval_batches
-from vlmrl.data.prompt import make_prompt
+from vlmrl.data.prompt import make_prompt, without_tensors
 from vlmrl.data.quarantine import Quarantine
 from vlmrl.data.sampler import Sampler
 from vlmrl.data.source import Source
@@ -169,12 +169,15 @@ def build_eval_batches(
 def collect_media_prompts(
     config: Config, sources: Sequence[Source], policy: Policy, quarantine: Quarantine
 ) -> list[Prompt]:
-    """Return the first prompts with media of each source, which `monitoring.run_checks` asks repeatedly."""
+    """Return the first prompts with media of each source, which `monitoring.run_checks` asks repeatedly.
+
+    They are without tensors, which would be held for the whole run.
+    """
     prompts: list[Prompt] = []
     for number, source in enumerate(sources, start=1):
         wanted = config.checks.media_ablation_prompts * number // len(sources) - len(prompts)
         first = replace(source, rows=source.rows[: 4 * config.checks.media_ablation_prompts])
         batches = build_eval_batches(config, [first], policy, None, quarantine)()
-        shown = (p for batch in batches for p in batch.prompts if p.media)
+        shown = (without_tensors(p) for batch in batches for p in batch.prompts if p.media)
         prompts += itertools.islice(shown, wanted)
     return prompts

@@ -75,6 +75,11 @@ def with_media(
     return replace(prompt, encoded=encoded, media=tuple(media))
 
 
+def without_tensors(prompt: Prompt) -> Prompt:
+    """Return the prompt with decoded media alone, a fraction of their tensors; `with_media` makes those."""
+    return replace(prompt, encoded=replace(prompt.encoded, tensors={}))
+
+
 def continue_prompt(prompt: Prompt, ids: Sequence[int]) -> Prompt:
     """Return the prompt continued by these text tokens."""
     encoded = prompt.encoded

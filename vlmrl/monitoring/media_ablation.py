@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vlmrl.data.prompt import with_media
+from vlmrl.data.prompt import with_media, without_tensors
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.forward.logprobs import completion_logprobs
 from vlmrl.forward.packing import pack_all
@@ -98,24 +98,35 @@ def measure_reliance(
     scorer: Scorer,
     prompts: Sequence[Prompt],
     max_tokens: int,
+    at_once: int,
     progress: float = 0.0,
 ) -> Reliance:
     """Measure how much the answers to these prompts, each with at least one medium, rely on the media.
 
     This is deterministic and draws nothing from the training's generators. Group and batch verifiers
-    do not run here, as in an evaluation.
+    do not run here, as in an evaluation. Tensors are made of `at_once` prompts at a time; those that
+    `prompts` have are not used.
     """
+
+    def answer(media: Sequence[Sequence[Decoded]]) -> Rollouts:
+        """Return what the policy writes with these media; the prompts keep their own."""
+        groups: list[tuple[Completion, ...]] = []
+        for start in range(0, len(prompts), at_once):
+            part = slice(start, start + at_once)
+            pairs = zip(prompts[part], media[part], strict=True)
+            batch = PromptBatch(tuple(with_media(p, shown, *model) for p, shown in pairs))
+            groups += engine.generate(batch, greedy).completions
+        return Rollouts(PromptBatch(tuple(map(without_tensors, prompts))), tuple(groups))
+
+    model = policy.family, policy.processor
     greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
-    seen = engine.generate(PromptBatch(tuple(prompts)), greedy)
+    seen = answer([prompt.media for prompt in prompts])
     shown = [_all_shown(seen, number) for number in range(len(prompts))]
     blank_drop = _drop(policy, seen, [make_blanks(prompt) for prompt in shown])
     assert blank_drop is not None
-    model = (policy.family, policy.processor)
-    blank = PromptBatch(tuple(with_media(p, make_blanks(p), *model) for p in prompts))
     rewards = scorer.score(seen, progress, whole=False)
     # A verifier that looks at the media judges both by the real ones.
-    guesses = replace(engine.generate(blank, greedy), batch=seen.batch)
-    guessed = scorer.score(guesses, progress, whole=False)
+    guessed = scorer.score(answer([*map(make_blanks, prompts)]), progress, whole=False)
     swap_drop = _drop(policy, seen, borrow_media(shown))
     lost = error = None
     if (both := rewards.valid & guessed.valid).any():
@@ -260,32 +271,27 @@ def _drop(
     `others`: for each prompt as many as it and its completion's observations have, in order.
     """
     model = (policy.family, policy.processor)
-    kept = [number for number, media in enumerate(others) if media is not None]
-    if not kept:
-        return None
-    before = Rollouts(
-        PromptBatch(tuple(seen.batch.prompts[number] for number in kept)),
-        tuple(seen.completions[number] for number in kept),
-    )
-    swapped, rewritten = [], []
-    for number, prompt, (completion,) in zip(
-        kept, before.batch.prompts, before.completions, strict=True
+    fall, tokens = 0.0, 0
+    for prompt, (completion,), media in zip(
+        seen.batch.prompts, seen.completions, others, strict=True
     ):
-        media = [*(others[number] or ())]
-        swapped.append(with_media(prompt, media[: len(prompt.media)], *model))
-        observed = media[len(prompt.media) :]
-        rewritten.append((_observe_instead(completion, observed, *model),))
-    after = Rollouts(PromptBatch(tuple(swapped)), tuple(rewritten))
-    return _mean_logprob(policy, before) - _mean_logprob(policy, after)
+        if media is None:
+            continue
+        own, observed = media[: len(prompt.media)], media[len(prompt.media) :]
+        before = _logprobs(policy, with_media(prompt, prompt.media, *model), completion)
+        changed = _observe_instead(completion, observed, *model)
+        after = _logprobs(policy, with_media(prompt, own, *model), changed)
+        fall += (before - after).sum().item()
+        tokens += before.numel()
+    return fall / tokens if tokens else None
 
 
-def _mean_logprob(policy: Policy, rollouts: Rollouts) -> float:
-    """Return the mean log-prob of the completions' tokens, computed with the plain forward."""
-    batch, total = pack_all(rollouts, MICRO_TOKENS, max_tokens=1), 0.0
-    for micro in batch.micro:
-        with policy.generating():
-            logprobs, _ = completion_logprobs(
-                policy.base, policy.family, micro.rerouted, 1.0, policy.pad_id
-            )
-        total += logprobs.sum(dtype=torch.float64).item()
-    return total / batch.num_tokens
+def _logprobs(policy: Policy, prompt: Prompt, completion: Completion) -> torch.Tensor:
+    """Return the log-probs of a completion's own tokens, float64 [T], computed with the plain forward."""
+    rollouts = Rollouts(PromptBatch((prompt,)), ((completion,),))
+    micro = pack_all(rollouts, MICRO_TOKENS, max_tokens=1).micro[0]
+    with policy.generating():
+        logprobs, _ = completion_logprobs(
+            policy.base, policy.family, micro.rerouted, 1.0, policy.pad_id
+        )
+    return logprobs[micro.mask].double()

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from vlmrl.config import ChecksConfig
-from vlmrl.data.prompt import continue_prompt, make_prompt
+from vlmrl.data.prompt import continue_prompt, make_prompt, with_media
 from vlmrl.engines.base import RunningEngine, Sampling
 from vlmrl.errors import UserError
 from vlmrl.forward.packing import pack_all
@@ -150,7 +150,7 @@ PARITY_PROMPTS = 2
 
 @dataclass(frozen=True)
 class Checks:
-    """The checks of a run; `prompts` are a few fixed ones with media (perhaps none)."""
+    """The checks of a run; `prompts` are a few fixed ones with media (perhaps none), without tensors."""
 
     config: ChecksConfig
     policy: Policy
@@ -158,6 +158,8 @@ class Checks:
     scorer: Scorer
     prompts: Sequence[Prompt]
     max_tokens: int
+    at_once: int
+    """Prompts of a training step: the media ablation computes no more of them together."""
     tell: Callable[[str], None]
     """A function that shows the user a message."""
     turns: bool = False
@@ -175,7 +177,8 @@ class Checks:
         metrics: dict[str, float] = {}
         if self._parity_due(done):
             prompts = make_probe_prompts(self.policy, self.turns)
-            prompts += tuple(self.prompts[:PARITY_PROMPTS])
+            model = self.policy.family, self.policy.processor
+            prompts += tuple(with_media(p, p.media, *model) for p in self.prompts[:PARITY_PROMPTS])
             parity = measure_parity(self.engine, self.policy, prompts)
             allowed = self.config.parity_tolerance or tolerance(self.policy)
             parity.require(allowed, f"parity after {done} steps")
@@ -202,8 +205,9 @@ class Checks:
         # A run without media never gets here.
         from vlmrl.monitoring.media_ablation import measure_reliance
 
+        limits = self.max_tokens, self.at_once
         reliance = measure_reliance(
-            self.engine, self.policy, self.scorer, self.prompts, self.max_tokens, progress
+            self.engine, self.policy, self.scorer, self.prompts, *limits, progress
         )
         floor = self.config.media_ablation_min_drop
         complaint = reliance.complaint(floor) if floor is not None else None

@@ -172,8 +172,8 @@ def media(bench: Bench) -> Iterator[CheckResult]:
     if not bench.shown:
         yield CheckResult("ok", "media", "no prompt has media")
         return
-    limit = bench.config.last.rollout.max_tokens
-    reliance = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, limit)
+    limits = bench.config.last.rollout.max_tokens, bench.config.rollout.prompts
+    reliance = measure_reliance(bench.engine, bench.policy, bench.scorer, bench.shown, *limits)
     floor = bench.config.checks.media_ablation_min_drop
     if blind := reliance.complaint(BLIND):
         yield CheckResult("FAIL", "media", blind)
