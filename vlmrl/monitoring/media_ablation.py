@@ -122,18 +122,19 @@ def measure_reliance(
     greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
     seen = answer([prompt.media for prompt in prompts])
     shown = [_all_shown(seen, number) for number in range(len(prompts))]
-    blank_drop = _drop(policy, seen, [make_blanks(prompt) for prompt in shown])
+    blank_drop = _drop(policy, seen, [make_blanks(prompt) for prompt in shown], at_once)
     assert blank_drop is not None
     rewards = scorer.score(seen, progress, whole=False)
     # A verifier that looks at the media judges both by the real ones.
     guessed = scorer.score(answer([*map(make_blanks, prompts)]), progress, whole=False)
-    swap_drop = _drop(policy, seen, borrow_media(shown))
+    swap_drop = _drop(policy, seen, borrow_media(shown), at_once)
     lost = error = None
     if (both := rewards.valid & guessed.valid).any():
         paid, drops = rewards.total[both], (rewards.total - guessed.total)[both]
         widened = torch.cat([drops, paid.max()[None]])
         lost, error = drops.mean().item(), (widened.std() / len(widened) ** 0.5).item()
-    return Reliance(blank_drop, swap_drop, lost, _by_kind(policy, seen, shown), error)
+    kinds = _by_kind(policy, seen, shown, at_once)
+    return Reliance(blank_drop, swap_drop, lost, kinds, error)
 
 
 def _all_shown(seen: Rollouts, number: int) -> Prompt:
@@ -246,7 +247,9 @@ def _pixels(medium: Decoded) -> np.ndarray:
     return medium.samples if isinstance(medium, Audio) else np.asarray(medium)
 
 
-def _by_kind(policy: Policy, seen: Rollouts, prompts: Sequence[Prompt]) -> dict[MediaKind, float]:
+def _by_kind(
+    policy: Policy, seen: Rollouts, prompts: Sequence[Prompt], at_once: int
+) -> dict[MediaKind, float]:
     """Measure `Reliance.kinds`; `prompts` have all media that were shown."""
     by_prompt = [{kind_of(medium) for medium in prompt.media} for prompt in prompts]
     kinds = sorted(set[MediaKind]().union(*by_prompt))
@@ -255,43 +258,49 @@ def _by_kind(policy: Policy, seen: Rollouts, prompts: Sequence[Prompt]) -> dict[
     drops: dict[MediaKind, float] = {}
     for kind in kinds:
         pairs = zip(prompts, by_prompt, strict=True)
-        drop = _drop(
-            policy, seen, [make_blanks(p, kind) if kind in own else None for p, own in pairs]
-        )
+        blanks = [make_blanks(p, kind) if kind in own else None for p, own in pairs]
+        drop = _drop(policy, seen, blanks, at_once)
         assert drop is not None  # some prompt has a medium of this kind
         drops[kind] = drop
     return drops
 
 
 def _drop(
-    policy: Policy, seen: Rollouts, others: Sequence[Sequence[Decoded] | None]
+    policy: Policy,
+    seen: Rollouts,
+    others: Sequence[Sequence[Decoded] | None],
+    at_once: int,
 ) -> float | None:
     """Return the mean fall of log-prob with other media over the prompts that have any, or None.
 
     `others`: for each prompt as many as it and its completion's observations have, in order.
     """
     model = (policy.family, policy.processor)
-    fall, tokens = 0.0, 0
-    for prompt, (completion,), media in zip(
-        seen.batch.prompts, seen.completions, others, strict=True
-    ):
-        if media is None:
-            continue
-        own, observed = media[: len(prompt.media)], media[len(prompt.media) :]
-        before = _logprobs(policy, with_media(prompt, prompt.media, *model), completion)
-        changed = _observe_instead(completion, observed, *model)
-        after = _logprobs(policy, with_media(prompt, own, *model), changed)
-        fall += (before - after).sum().item()
-        tokens += before.numel()
-    return fall / tokens if tokens else None
+    pairs = zip(seen.batch.prompts, seen.completions, others, strict=True)
+    kept = [(prompt, group[0], media) for prompt, group, media in pairs if media is not None]
+    fall = 0.0
+    for start in range(0, len(kept), at_once):
+        part = kept[start : start + at_once]
+        fall += _logprob(policy, [(with_media(p, p.media, *model), c) for p, c, _ in part])
+        changed = [
+            (
+                with_media(prompt, media[: len(prompt.media)], *model),
+                _observe_instead(completion, media[len(prompt.media) :], *model),
+            )
+            for prompt, completion, media in part
+        ]
+        fall -= _logprob(policy, changed)
+    return fall / sum(completion.num_tokens for _, completion, _ in kept) if kept else None
 
 
-def _logprobs(policy: Policy, prompt: Prompt, completion: Completion) -> torch.Tensor:
-    """Return the log-probs of a completion's own tokens, float64 [T], computed with the plain forward."""
-    rollouts = Rollouts(PromptBatch((prompt,)), ((completion,),))
-    micro = pack_all(rollouts, MICRO_TOKENS, max_tokens=1).micro[0]
-    with policy.generating():
-        logprobs, _ = completion_logprobs(
-            policy.base, policy.family, micro.rerouted, 1.0, policy.pad_id
-        )
-    return logprobs[micro.mask].double()
+def _logprob(policy: Policy, pairs: Sequence[tuple[Prompt, Completion]]) -> float:
+    """Return the sum of the log-probs of the completions' tokens, computed with the plain forward."""
+    rollouts = Rollouts(PromptBatch(tuple(p for p, _ in pairs)), tuple((c,) for _, c in pairs))
+    total = 0.0
+    for micro in pack_all(rollouts, MICRO_TOKENS, max_tokens=1).micro:
+        with policy.generating():
+            logprobs, _ = completion_logprobs(
+                policy.base, policy.family, micro.rerouted, 1.0, policy.pad_id
+            )
+        total += logprobs.sum(dtype=torch.float64).item()
+    return total
