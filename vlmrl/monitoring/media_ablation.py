@@ -107,6 +107,8 @@ def measure_reliance(
     do not run here, as in an evaluation. Tensors are made of `at_once` prompts at a time; those that
     `prompts` have are not used.
     """
+    model = policy.family, policy.processor
+    greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
 
     def answer(media: Sequence[Sequence[Decoded]]) -> Rollouts:
         """Return what the policy writes with these media; the prompts keep their own."""
@@ -114,12 +116,10 @@ def measure_reliance(
         for start in range(0, len(prompts), at_once):
             part = slice(start, start + at_once)
             pairs = zip(prompts[part], media[part], strict=True)
-            batch = PromptBatch(tuple(with_media(p, shown, *model) for p, shown in pairs))
+            batch = PromptBatch(tuple(with_media(p, each, *model) for p, each in pairs))
             groups += engine.generate(batch, greedy).completions
         return Rollouts(PromptBatch(tuple(map(without_tensors, prompts))), tuple(groups))
 
-    model = policy.family, policy.processor
-    greedy = Sampling(n=1, max_tokens=max_tokens, greedy=True)
     seen = answer([prompt.media for prompt in prompts])
     shown = [_all_shown(seen, number) for number in range(len(prompts))]
     blank_drop = _drop(policy, seen, [make_blanks(prompt) for prompt in shown], at_once)
