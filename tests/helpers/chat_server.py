@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,10 @@ from typing import Any
 from vlmrl.named_models.asked import PROBE
 
 Script = Callable[[dict[str, Any]], Any]
+
+# A process remembers what a model at a URL replied, and a port comes up again among some ten thousand:
+# the servers of each test have a path of their own.
+_PATHS = (f"/{number}/v1" for number in itertools.count())
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -23,9 +28,9 @@ class Server(http.server.ThreadingHTTPServer):
 
     request_queue_size = 128  # many threads connect at once
 
-    def __init__(self, script: Script, port: int = 0) -> None:
+    def __init__(self, script: Script, port: int = 0, path: str = "/v1") -> None:
         super().__init__(("127.0.0.1", port), Exchange)
-        self.script = script
+        self.script, self.path = script, path
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.probed: Any = "OK"
@@ -33,7 +38,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self.server_address[1]}{self.path}"
 
     def kill(self) -> None:
         """Close the port: who asks from now on is refused. Not for a thread that answers."""
@@ -53,7 +58,7 @@ class Exchange(http.server.BaseHTTPRequestHandler):
             return self._say(self.server.probed)
         self.server.requests.append(body)
         self.server.keys.append(self.headers.get("Authorization"))
-        assert self.path == "/v1/chat/completions"
+        assert self.path == f"{self.server.path}/chat/completions"
         said = self.server.script(body)
         return said(self) if callable(said) else self._say(said)
 
@@ -96,9 +101,10 @@ Start = Callable[..., Server]
 def chat_servers() -> Iterator[Start]:
     """Yield what starts a server by its script; all of them end with the context."""
     servers: list[Server] = []
+    path = next(_PATHS)
 
     def start(script: Script, port: int = 0) -> Server:
-        server = Server(script, port)
+        server = Server(script, port, path)
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return server
