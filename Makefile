@@ -57,8 +57,8 @@ layers: $(READY)  ## import-linter: imports point down
 	@find build/layers/vlmrl -type d -exec touch {}/__init__.py \;
 	cd build/layers && $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
-# A file at a time on each of two cores.
-SPREAD := -n 2 --dist loadfile
+# A file at a time on each of two cores, by name: by number of tests, the few that are long would come last.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 pytest: $(READY)  ## the fast tests: every room
 	$(PYTEST) -m "not slow"
@@ -78,7 +78,7 @@ tests-table: $(READY)  ## write the table of tests/README.md from the docstrings
 venv-vllm: $(VENV)-vllm/.ready  ## an environment with vLLM; without a GPU, its CPU build
 
 # Without vLLM these tests would be skipped; here that is a failure.
-VLLM_TESTS = $(shell find tests -name "test_*vllm*.py")
+VLLM_TESTS = $(sort $(shell find tests -name "test_*vllm*.py"))
 test-vllm: $(VENV)-vllm/.ready  ## the tests of the vLLM engines, in that environment
 	$(VENV)-vllm/bin/python -c 'from vlmrl.engines.vllm_parts.adapted_vllm import import_vllm; import_vllm()'
 	$(VENV)-vllm/bin/python -m pytest $(SPREAD) $(VLLM_TESTS)

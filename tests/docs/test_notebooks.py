@@ -15,6 +15,8 @@ pytest.importorskip("mkdocs")
 
 import notebook_pages
 
+from helpers.daily import marked
+
 ROOT = Path(__file__).parents[2]
 NAMES = [file.stem for file in notebook_pages.files()]
 MAX_BYTES = 20_000
@@ -62,9 +64,7 @@ def test_a_notebook_has_no_outputs_and_a_page_under_start() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES[1:])]
-)
+@pytest.mark.parametrize("name", marked(NAMES, NAMES[:1]))
 def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = run(read(name), tmp_path, monkeypatch)
     assert all(cell.execution_count for cell in cells)
